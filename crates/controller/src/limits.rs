@@ -19,16 +19,25 @@ pub(crate) const PDUS_PER_CLOCK: usize = 16;
 pub(crate) const CALLS_SLICE_UNITS: u64 = SLICE_UNITS;
 /// Units after which the clock is read: 10 µs, so that the cost of reading it is negligible.
 pub(crate) const CLOCK_UNITS: u64 = units_of_us(10);
-/// Hops of one turn: a caravan of lookups (i10 §3.2). After the turn the answers leave, the host works on them
-/// meanwhile, and new commands come in.
-pub(crate) const HOPS_PER_TURN: usize = 128;
+/// Hops of one turn: a caravan of lookups (i10 §3.2), some 40 µs.
+pub(crate) const HOPS_PER_TURN: usize = 512;
+/// Hops after which a turn ends if hosts share the reactor and something has arrived.
+pub(crate) const HOPS_BEFORE_NEWS: usize = 128;
+/// A turn ends once answers that took `ANSWERED_UNITS` can leave and what is left of the same connection's commands
+/// takes at most `LEFT_UNITS`. So a send and a receive serve as many commands as possible, and while the host works on
+/// the answers and sends its next commands, the rest keeps this side busy.
+pub(crate) const ANSWERED_UNITS: u64 = units_of_us(10);
+pub(crate) const LEFT_UNITS: u64 = units_of_us(20);
 /// An operation that is estimated to take longer gives way to other hosts: the turn ends before it if answers are to be
 /// sent, or, after `GIVE_WAY_UNITS`, if something has arrived. So a host with short commands waits for a few µs of
 /// other hosts' scans and not for a turn.
 pub(crate) const LONG_UNITS: u64 = units_of_us(2);
 pub(crate) const GIVE_WAY_UNITS: u64 = units_of_us(5);
 /// A command counts as this many hops, because it ends with an answer: 64 commands fill a turn.
-pub(crate) const HOPS_PER_COMMAND: usize = 2;
+pub(crate) const HOPS_PER_COMMAND: usize = 8;
+/// A hop counts as this many if its next read is handed to a device, or to a latency model, which happens at the end of
+/// the turn: 128 of them fill it.
+pub(crate) const HOPS_PER_DEVICE_READ: usize = 4;
 /// Hops after which the clock is read again if a namespace has a latency model, so that a later read of a chain does
 /// not seem to have begun with the turn.
 pub(crate) const HOPS_PER_CLOCK: usize = 16;

@@ -243,6 +243,8 @@ pub(crate) struct QueuePair {
     flow_control: bool,
     entries: Vec<Entry>,
     free: Vec<u16>,
+    /// Commands that have ended since the last [`leave`](Self::leave).
+    ended: usize,
     /// Memory that all commands hold.
     held: Held,
     /// Commands whose data waits at the host, in order.
@@ -278,6 +280,7 @@ impl QueuePair {
             flow_control,
             entries: (0..slots).map(|_| Entry::FREE).collect(),
             free: (0..slots).rev().collect(),
+            ended: 0,
             held: Held::NONE,
             waiting: VecDeque::new(),
         }
@@ -312,6 +315,18 @@ impl QueuePair {
     /// How many commands are being carried out.
     pub(crate) fn in_flight(&self) -> usize {
         self.entries.len() - self.free.len()
+    }
+
+    /// How many commands have ended since the last [`leave`](Self::leave).
+    #[inline]
+    pub(crate) fn ended(&self) -> usize {
+        self.ended
+    }
+
+    /// The answers of ended commands leave.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        self.ended = 0;
     }
 
     /// Whether one more command can be carried out.
@@ -371,6 +386,7 @@ impl QueuePair {
         self.held.in_flight -= held.in_flight;
         self.held.fetched -= held.fetched;
         *held = Held::NONE;
+        self.ended += 1;
         self.free.push(slot);
         std::mem::replace(taken, FREE)
     }

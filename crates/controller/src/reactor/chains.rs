@@ -5,7 +5,7 @@ use super::state::Core;
 use crate::commands::{Context, pushdown, pushdown_vector};
 use crate::connection::{ChainWaiters, Resting};
 use crate::executor::{Most, Owner};
-use crate::limits::{BYTES_PER_UNIT, HOPS_PER_TURN, LONG_UNITS, SLICE_UNITS};
+use crate::limits::{BYTES_PER_UNIT, HOPS_PER_DEVICE_READ, HOPS_PER_TURN, LONG_UNITS, SLICE_UNITS};
 use crate::operation::Operation;
 use crate::refusal::Refusal;
 use bpfof_chain::{ChainId, Progress};
@@ -35,7 +35,7 @@ pub(super) fn read<I: Io>(
     }
     let tables = &association.tables;
     if !core.executor.is_direct(namespace) {
-        core.turn.hops += 1;
+        core.turn.hops += HOPS_PER_DEVICE_READ;
         core.executor.bring(namespace, &read);
         let progress = core.executor.go_on_with_chain(read.chain, Some(true), wanted, tables);
         return progressed(core, index, read.chain, progress);
@@ -71,7 +71,7 @@ pub(super) fn go_on<I: Io>(
     let Some(entry) = core.table.get_mut(index) else { return };
     let wanted = !entry.cuts_chains;
     let Some(association) = entry.connection.phase.association_mut() else { return };
-    core.turn.hops += 1;
+    core.turn.hops += HOPS_PER_DEVICE_READ;
     association.refresh_tables();
     let tables = &association.tables;
     let ok = read.map(|(ok, _)| ok);
@@ -154,7 +154,7 @@ fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
     let bytes = cx.connection.port.unsent_bytes() - before;
     if bytes > 0 {
         cx.executor.spend(bytes as u64 / BYTES_PER_UNIT);
-        core.mark_dirty(index);
+        core.answered(index);
     }
 }
 

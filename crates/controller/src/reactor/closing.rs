@@ -179,6 +179,7 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
 /// Sends a connection's unsent data, if no send is in progress.
 pub(super) fn flush<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
+    entry.connection.queue.leave();
     match &mut entry.connection.port {
         Port::Tcp(port) => {
             if let Some(outgoing) = port.take_unsent() {

@@ -3,14 +3,14 @@
 use super::chains;
 use super::closing::{close, close_soon, flush, go_on_later};
 use super::io::{Io, Message};
-use super::state::Core;
+use super::state::{Core, Turn};
 use super::table::Entry;
 use super::upkeep::connected;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
 use crate::connection::Connection;
 use crate::limits::{
-    BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_PER_CLOCK, HOPS_PER_COMMAND,
-    HOPS_PER_TURN, RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
+    BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_BEFORE_NEWS, HOPS_PER_CLOCK,
+    HOPS_PER_COMMAND, HOPS_PER_TURN, RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
 };
 use crate::operation::Operation;
 use log::Level;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(crate) fn work<I: Io>(core: &mut Core<I>) {
     core.executor.release_due();
     core.begin_work();
-    while !core.turn.is_over && core.turn.hops < HOPS_PER_TURN {
+    while goes_on(core) {
         // The next answer is likely to be as long as the last.
         let bytes = core.turn.bytes;
         if bytes > 0 && bytes + core.turn.last_bytes > BYTES_PER_TURN || !step(core) {
@@ -28,6 +28,17 @@ pub(crate) fn work<I: Io>(core: &mut Core<I>) {
         }
     }
     core.executor.schedule.give_back();
+}
+
+/// Whether the turn takes more operations.
+#[inline]
+fn goes_on<I: Io>(core: &mut Core<I>) -> bool {
+    let Turn { hops, is_over, answers_leave, .. } = core.turn;
+    !(is_over || answers_leave)
+        && hops < HOPS_PER_TURN
+        && (hops < HOPS_BEFORE_NEWS
+            || !core.executor.schedule.is_shared()
+            || !core.io.has_news())
 }
 
 /// Performs the next operation; false if there is none, or if it gives way.
@@ -88,7 +99,7 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
             core.turn.last_bytes = bytes;
             core.turn.bytes += bytes;
             core.turn.hops += HOPS_PER_COMMAND;
-            core.mark_dirty(index);
+            core.answered(index);
         }
         Operation::Zero { namespace, command, offset, length } => {
             let Some(entry) = core.table.get_mut(index) else { return };

@@ -1,13 +1,13 @@
 //! The state of a reactor.
 
 use super::io::Io;
-use super::table::Table;
+use super::table::{Entry, Table};
 use crate::commands::Context;
 use crate::connection::Connection;
 use crate::executor::{Executor, Outbox};
 use crate::limits::{
-    CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FILE_OPERATION_UNITS, MESSAGES_NS,
-    SEND_UNITS, TURN_US,
+    ANSWERED_UNITS, CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FILE_OPERATION_UNITS,
+    LEFT_UNITS, MESSAGES_NS, SEND_UNITS, TURN_US,
 };
 use bpfof_function::cost::UNIT_PS;
 use std::collections::VecDeque;
@@ -29,6 +29,9 @@ pub(super) struct Turn {
     units: u64,
     clock_ns: u64,
     pub(super) is_over: bool,
+    /// Ends the turn: there are answers for a host, which can work on them while the rest of its commands are carried
+    /// out.
+    pub(super) answers_leave: bool,
 }
 
 impl Turn {
@@ -235,6 +238,20 @@ impl<I: Io> Core<I> {
         let passed = self.look_at_clock() * 1000 / UNIT_PS;
         // Limited, because time in which the machine did something else must not count.
         passed.saturating_sub(before).clamp(units / 16, 4 * units)
+    }
+
+    /// A connection has more answers to send.
+    #[inline]
+    pub(super) fn answered(&mut self, index: u32) {
+        self.mark_dirty(index);
+        let cost = self.turn.cost;
+        if cost >= ANSWERED_UNITS
+            && let Some(Entry { connection, .. }) = self.table.get(index)
+        {
+            let (ended, left) = (connection.queue.ended(), connection.queue.in_flight());
+            // What is left takes as long for each command as this turn's work so far.
+            self.turn.answers_leave |= cost * left as u64 <= LEFT_UNITS * ended as u64;
+        }
     }
 
     /// A connection has something to send, or may receive again.
