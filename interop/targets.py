@@ -20,8 +20,9 @@ KERNEL = "nqn.2026-01.io.bpf-of:kernel"
 HOST_NQN = "nqn.2014-08.org.nvmexpress:uuid:6d0b5a3e-0a51-4c2f-9a4b-1f1e5d0c7a1{}"
 # Lines of a log that are problems, unless a step expects them.
 PROBLEM = re.compile(r" (ERROR|WARN) |panicked")
-# Longest wait for a line of a log, in seconds.
+# Longest wait for a line of a log, and until a target listens, in seconds.
 LOG_PATIENCE = 20
+LISTEN_PATIENCE = 30
 
 
 class Refused(Exception):
@@ -54,7 +55,8 @@ class Target:
 
     def start(self):
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
-        for _ in range(100):
+        end = time.monotonic() + LISTEN_PATIENCE
+        while time.monotonic() < end:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return

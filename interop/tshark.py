@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -188,7 +189,7 @@ def may_capture():
 
 
 def record(tour):
-    """Runs the tour while dumpcap records. Returns its port and its output."""
+    """Runs the tour while dumpcap records. Returns its port, that of `knock`, and its output."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     capture = RUN / "capture.pcapng"
@@ -199,21 +200,42 @@ def record(tour):
     if begun is None:
         dumpcap.wait()
         sys.exit("fail tshark: dumpcap cannot capture on the loopback interface")
-    toured = subprocess.run([tour, f"127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True, timeout=60)
-    # The kernel hands packets over with a delay.
-    time.sleep(1)
-    dumpcap.send_signal(signal.SIGINT)
+    try:
+        toured = subprocess.run([tour, f"127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True, timeout=60)
+        last = knock(port, capture)
+    finally:
+        dumpcap.send_signal(signal.SIGINT)
     words = dumpcap.stderr.read()
     dumpcap.wait()
     need(toured.returncode == 0, f"the tour failed with {toured.returncode}")
     need("dropped" not in words or "/0 (" in words, f"dumpcap lost packets: {words}")
     (RUN / "tour.log").write_text(toured.stdout)
-    return port, toured.stdout.splitlines()
+    return port, last, toured.stdout.splitlines()
 
 
-def dissect(port):
-    """Dissects the recording with tshark: returns connections in the order in which they begin."""
+def knock(port, capture):
+    """Sends a last packet, and waits until it is recorded: the kernel hands packets over with a delay. Returns the
+    port that it is from.
+    """
+    with socket.socket() as client:
+        client.bind(("127.0.0.1", 0))
+        own = client.getsockname()[1]
+        # Nobody listens there.
+        client.connect_ex(("127.0.0.1", port))
+    packet = socket.inet_aton("127.0.0.1") * 2 + struct.pack(">HH", own, port)
+    end = time.monotonic() + 20
+    while packet not in capture.read_bytes():
+        need(time.monotonic() < end, "dumpcap records no more packets")
+        time.sleep(0.1)
+    return own
+
+
+def dissect(port, last):
+    """Dissects the recording with tshark: returns connections in the order in which they begin, without the one from
+    the port `last`.
+    """
     command = ["tshark", "-r", RUN / "capture.pcapng", "-d", f"tcp.port=={port},nvme-tcp"]
+    command += ["-Y", f"!(tcp.port == {last})"]
     command += ["-o", "nvme-tcp.check_hdgst:TRUE", "-o", "nvme-tcp.check_ddgst:TRUE"]
     with open(RUN / "capture.pdml", "wb") as output, open(RUN / "tshark.log", "wb") as errors:
         subprocess.run([*command, "-T", "pdml"], stdout=output, stderr=errors, check=True)
@@ -336,8 +358,8 @@ def main():
     RUN.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     try:
-        port, lines = record(options.tour)
-        connections = dissect(port)
+        port, last, lines = record(options.tour)
+        connections = dissect(port, last)
         seen = compare(lines, connections, port)
         opcodes, codes = documented()
         vendor = {(queue, opcode) for queue, opcode, *_ in seen if opcode >= 0x80}

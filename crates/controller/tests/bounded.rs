@@ -4,7 +4,7 @@
 mod common;
 
 use bpfof_controller::{NamespaceConfig, NamespaceSource, Server};
-use bpfof_nvme::tcp::{CapsuleCmd, Digests};
+use bpfof_nvme::tcp::{CapsuleCmd, Digests, IcReq};
 use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, opcode};
 use common::raw::{Peer, Said};
 use common::stop::StopAtEnd;
@@ -64,22 +64,32 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 /// Silent peers, and peers that send a byte a second, are kept for ten seconds and no longer.
 #[test]
 fn silent_and_slow_peers() {
+    const TIME: Duration = Duration::from_secs(10);
     let _alone = alone();
+    let begun = Instant::now();
     let (server, mut witness) = serve();
     let before = resident_bytes();
     let open = |_| TcpStream::connect(server.address()).expect("it listens");
     let mut silent: Vec<TcpStream> = (0..400).map(open).collect();
     let mut slow: Vec<TcpStream> = (0..100).map(open).collect();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(7) {
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    let (mut grown, mut bytes) = (0, request.iter());
+    while !silent.iter_mut().any(is_closed) {
+        assert!(begun.elapsed() < 3 * TIME, "silent peers are kept");
+        grown = resident_bytes().saturating_sub(before).max(grown);
+        let byte = *bytes.next().expect("the request is longer");
         for stream in &mut slow {
-            // The first bytes of an ICReq.
-            stream.write_all(&[0]).expect("it is still open");
+            let sent = stream.write_all(&[byte]);
+            assert!(
+                sent.is_ok() || begun.elapsed() >= TIME,
+                "{sent:?} after {:?}",
+                begun.elapsed()
+            );
         }
         is_served(&mut witness, Duration::from_secs(1));
     }
-    assert!(silent.iter_mut().all(|stream| !is_closed(stream)), "they have ten seconds");
-    let grown = resident_bytes().saturating_sub(before);
+    assert!(begun.elapsed() >= TIME, "they were kept for {:?}", begun.elapsed());
     assert!(grown < 500 * IDLE_BYTES + SLACK_BYTES, "{grown} bytes for 500 connections");
     until("silent peers are given up", || silent.iter_mut().all(is_closed));
     until("slow peers are given up", || slow.iter_mut().all(is_closed));
@@ -107,10 +117,14 @@ fn floods_of_aborts() {
             scope.spawn(move || {
                 let timeout = Some(Duration::from_millis(100));
                 admin.stream.set_write_timeout(timeout).expect("a socket");
+                let mut at = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    // Blocks once the target does not receive any more; a command sent in part does no harm.
-                    match admin.stream.write(flood) {
-                        Ok(length) => sent.fetch_add(length as u64, Ordering::Relaxed),
+                    // Blocks once the target does not receive any more.
+                    match admin.stream.write(&flood[at..]) {
+                        Ok(length) => {
+                            at = (at + length) % flood.len();
+                            sent.fetch_add(length as u64, Ordering::Relaxed)
+                        }
                         Err(error) => {
                             let waits = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
                             assert!(waits.contains(&error.kind()), "{error}");
@@ -121,9 +135,9 @@ fn floods_of_aborts() {
             });
         }
         is_served(&mut witness, Duration::from_secs(2));
+        let is_held_up = |times: &AtomicU64| times.load(Ordering::Relaxed) > 0;
+        until("the target listens no more", || held_up.iter().all(is_held_up));
     });
-    let held_up = held_up.map(|times| times.load(Ordering::Relaxed));
-    assert!(held_up.iter().all(|times| *times > 0), "the target listens on: {held_up:?}");
     assert!(sent.load(Ordering::Relaxed) > 1 << 20, "there was a flood");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 8 * (IDLE_BYTES + BUSY_BYTES) + SLACK_BYTES, "{grown} bytes");

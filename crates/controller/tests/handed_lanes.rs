@@ -320,7 +320,8 @@ fn a_lane_ends_when_its_owner_is_silent() {
         let ended = busy(&mut lane, KEEP_ALIVE + PATIENCE);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).expect("goes on");
         let (after, said) = ended.expect("it ends, though there are chains all the time");
-        assert!(after >= KEEP_ALIVE / 2, "a Keep Alive was due before: {after:?}");
+        // It was silent for up to half of the time before, or for longer if its Keep Alive was late.
+        assert!(after >= KEEP_ALIVE / 4, "a Keep Alive was due before: {after:?}");
         assert!(said.contains("the connection"), "{said}");
     }
 }
@@ -329,7 +330,7 @@ fn a_lane_ends_when_its_owner_is_silent() {
 fn not_every_lane_can_be_handed_over() {
     let folder = tempfile::tempdir().expect("a folder");
     let (server, url) = target(&folder, None);
-    let (controller, function) = owner(&url, quick());
+    let (mut controller, function) = owner(&url, quick());
     let mut busy = controller.open_lane().expect("a lane");
     busy.submit(0, Request::Pushdown(call(function, &[FILE]))).expect("there is room");
     assert!(matches!(busy.hand_over(), Err(Error::LaneBusy(1))));
@@ -343,12 +344,13 @@ fn not_every_lane_can_be_handed_over() {
     let refused = near.open_lane().expect("a lane").hand_over().expect_err("refused");
     assert!(refused.to_string().contains("not a TCP connection"), "{refused}");
     // A lane that has ended.
-    let [lane, mut watched] = [(); 2].map(|()| controller.open_lane().expect("a lane"));
+    let lane = controller.open_lane().expect("a lane");
+    let id = controller.identify_controller().expect("answered").cntlid;
     drop(controller);
-    let ends = || watched.wait(Duration::from_millis(10), &mut |_| ()).is_err();
-    until("it ends with its association", ends);
-    // The lanes of the association end one after the other.
-    std::thread::sleep(Duration::from_millis(300));
+    until("it ends with its association", || {
+        let report = server.report()(Duration::from_secs(5)).expect("a report");
+        report.connections.iter().all(|of| of.controller != id)
+    });
     assert!(lane.hand_over().is_err());
 }
 

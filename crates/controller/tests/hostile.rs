@@ -719,7 +719,7 @@ fn a_keep_alive_timeout_ends_the_association() {
     assert_eq!(peer.status(command.to_sqe(), &data.to_bytes()), Status::SUCCESS);
     let started = Instant::now();
     peer.expect_end(None);
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(15));
     witness.check();
     let options = Options::default();
     assert!(Controller::connect(&url(&server), options).is_ok());

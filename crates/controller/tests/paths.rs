@@ -3,8 +3,8 @@
 mod common;
 
 use bpfof_controller::{
-    AnaState, ListenConfig, Listeners, NamespaceConfig, PathError, Server, ServerOptions,
-    TargetConfig,
+    AnaState, ListenConfig, Listeners, NamespaceConfig, PathError, Server, ServerError,
+    ServerOptions, TargetConfig,
 };
 use bpfof_host::Request;
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, DISCOVERY_NQN, FabricsCommand};
@@ -26,6 +26,8 @@ const LOOPBACK: &str = "127.0.0.1:0";
 const ANA_NOTICE: u32 = 0x000c_0302;
 const NAMESPACE_NOTICE: u32 = 0x0004_0002;
 const MIB: u64 = 1 << 20;
+/// Time of a hop where a chain must still run when the test has seen that it runs.
+const HOP_US: u64 = 100_000;
 /// A function whose chain has 20 hops.
 const TWENTY_HOPS: &str = "#include \"bpfof.h\"\nSEC(\"bpfof/f\") int f(struct bpfof_ctx *ctx) {\n\
      if (ctx->hop == 19) { ctx->done = 1; return 0; }\n\
@@ -118,13 +120,13 @@ fn inaccessible(status: Status) {
 /// come back.
 #[test]
 fn a_drain_loses_nothing() {
-    let server = start(&listening(&[LOOPBACK, LOOPBACK], vec![slow_memory(MIB, 512, 300_000)]));
+    let server = start(&listening(&[LOOPBACK, LOOPBACK], vec![slow_memory(MIB, 512, 1_500_000)]));
     let [one, two] = server.addresses()[..] else { panic!("two listeners") };
     let ((mut admin, mut io), (mut other_admin, mut other_io)) = (pair_at(one), pair_at(two));
     let (count, groups) = ana_log(&mut admin);
     assert_eq!(groups, [(1, 1, AnaGroup::OPTIMIZED, vec![1])]);
     let event = listen(&mut admin);
-    // The write takes 300 ms.
+    // The write takes 1.5 s.
     let slow = io.send(rw(opcode::nvm::WRITE, 1, 3), &[7; 512]);
     let in_flight = || {
         let report = server.report()(Duration::from_secs(5)).expect("a report");
@@ -172,7 +174,7 @@ fn a_drain_loses_nothing() {
 /// A chain in flight ends with its answer.
 #[test]
 fn chains_in_flight_end() {
-    let server = start(&listening(&[LOOPBACK], vec![slow_memory(MIB, 512, 20_000)]));
+    let server = start(&listening(&[LOOPBACK], vec![slow_memory(MIB, 512, HOP_US)]));
     let object = compile_text(TWENTY_HOPS);
     let (mut controller, mut lane) = connect(&server, false);
     let function = load(&mut controller, &object, "f");
@@ -246,7 +248,7 @@ fn groups_have_their_own_states() {
 #[test]
 fn a_namespace_in_use_moves_to_another_group() {
     let in_group = |ana_group| {
-        let namespace = NamespaceConfig { ana_group, ..slow_memory(MIB, 512, 20_000) };
+        let namespace = NamespaceConfig { ana_group, ..slow_memory(MIB, 512, HOP_US) };
         listening(&["127.0.0.1:0,ana=2:inaccessible"], vec![namespace])
     };
     let server = start(&in_group(1));
@@ -442,12 +444,19 @@ fn discovery_names_what_is_advertised() {
 /// whose address is unknown.
 #[test]
 fn both_kinds_of_addresses_on_one_port() {
-    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = probe.local_addr().expect("bound").port();
-    drop(probe);
-    let (all_v4, all_v6) = (format!("0.0.0.0:{port}"), format!("[::]:{port}"));
-    let config = listening(&[&all_v4, &all_v6], vec![memory(MIB, 512)]);
-    let server = start(&TargetConfig { allow_any_host: true, ..config });
+    let attempt = |_| {
+        let probe = TcpListener::bind(LOOPBACK).expect("a port");
+        let port = probe.local_addr().expect("bound").port();
+        drop(probe);
+        let (all_v4, all_v6) = (format!("0.0.0.0:{port}"), format!("[::]:{port}"));
+        let config = listening(&[&all_v4, &all_v6], vec![memory(MIB, 512)]);
+        match Server::start(&TargetConfig { allow_any_host: true, ..config }) {
+            // Another test has taken the port meanwhile.
+            Err(ServerError::AddressInUse(_)) => None,
+            started => Some((started.expect("it starts"), port)),
+        }
+    };
+    let (server, port) = (0..20).find_map(attempt).expect("a free port");
     let by = |address| {
         let all = discovery_log(address).into_iter().skip(1);
         all.map(|e| (e.portid, e.traddr.to_string())).collect::<Vec<_>>()

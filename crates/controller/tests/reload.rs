@@ -204,7 +204,8 @@ fn the_memory_of_a_file_comes_back() {
 #[test]
 fn work_in_flight_on_removed_namespaces() {
     let stays = memory(MIB, 512);
-    let base = config(vec![stays.clone(), slow_memory(MIB, 512, 300_000)]);
+    // Long enough for the reload to come meanwhile.
+    let base = config(vec![stays.clone(), slow_memory(MIB, 512, 1_500_000)]);
     let server = Server::start(&base).expect("it starts");
     let (mut controller, mut lane) = connect(&server, false);
     let walk = load(&mut controller, &compile("hostile"), "fan");

@@ -352,6 +352,7 @@ mod tests {
     use crate::{ANSWERED, EXPIRED};
     use bpfof_host::grant::protocol::{PROTOCOL, Request};
     use bpfof_host::grant::{GrantClient, GrantError};
+    use std::os::fd::BorrowedFd;
     use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
 
@@ -378,6 +379,18 @@ mod tests {
             GrantError::Refused(refusal) => refusal.cause,
             error => panic!("{error}"),
         }
+    }
+
+    /// Connects another client, which sends a packet with a descriptor. Returns whether it could.
+    fn is_queued(path: &Path, descriptor: BorrowedFd<'_>, clients: &mut Vec<PacketSocket>) -> bool {
+        // The queue of waiting clients may be full.
+        let Ok(client) = PacketSocket::connect(path) else {
+            std::thread::sleep(Duration::from_millis(1));
+            return false;
+        };
+        let sent = client.send(b"", &[descriptor]);
+        clients.push(client);
+        sent.is_ok()
     }
 
     #[test]
@@ -414,20 +427,15 @@ mod tests {
         served.send(&packet, &[]).expect("sent");
         assert!(served.wait(SOON).expect("waited") && served.receive().is_ok());
         let begun = Instant::now();
-        let (mut queued, mut clients) = (0, Vec::new());
-        while queued < 16 {
-            assert!(begun.elapsed() < SOON, "{queued} packets were queued");
-            // The queue of waiting clients may be full.
-            let Ok(client) = PacketSocket::connect(&path) else {
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
-            };
-            // This fails if the client has been turned away already.
+        let mut clients = Vec::new();
+        for queued in 0..16 {
             let connection = lingering.connection();
-            queued += u32::from(client.send(b"", &[connection.as_fd()]).is_ok());
+            // This fails if the client has been turned away already.
+            while !is_queued(&path, connection.as_fd(), &mut clients) {
+                assert!(begun.elapsed() < SOON, "{queued} packets were queued");
+            }
             // If this is the last descriptor by now, closing it takes long here.
             std::thread::spawn(move || drop(connection));
-            clients.push(client);
         }
         assert_eq!(cause(GrantClient::connect(&path, None)), Cause::Quota);
         drop(served);

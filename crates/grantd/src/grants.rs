@@ -377,7 +377,8 @@ mod tests {
         for _ in 0..31 {
             assert_eq!(keep(), Err(refusal.clone()));
         }
-        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        // To ask again would take a second for each, until the process ends.
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     }
 
     #[test]

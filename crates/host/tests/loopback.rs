@@ -12,6 +12,7 @@ use bpfof_host::{
 use bpfof_nvme::fabrics::FabricsCommand;
 use bpfof_nvme::{AdminCommand, Status};
 use fake_target::{CALL, NQN, Shared};
+use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -203,12 +204,15 @@ fn connection_errors_are_explained() {
     let wrong = TargetUrl { nqn: "nqn.2026-01.org.example:other".into(), ..url(address) };
     let error = Controller::connect(&wrong, Options::default()).unwrap_err().to_string();
     assert!(error.ends_with("check the subsystem's NQN in the address"), "{error}");
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = Controller::connect(&url(unused), Options::default()).unwrap_err();
+    // Nobody listens at a port that is only bound, and nobody else can take it.
+    let unused = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    unused.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = unused.local_addr().unwrap().as_socket().unwrap();
+    let error = Controller::connect(&url(address), Options::default()).unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error}");
     // A silent listener.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = Options { connect_timeout: Duration::from_millis(50), ..Options::default() };
+    let options = Options { connect_timeout: Duration::from_millis(500), ..Options::default() };
     let error = Controller::connect(&url(mute.local_addr().unwrap()), options).unwrap_err();
     assert!(matches!(error, Error::NotReady { step: "ICResp", .. }), "{error}");
 }
@@ -233,7 +237,7 @@ fn connecting_has_one_limit_authentication_included() {
     let begun = Instant::now();
     let error = Controller::connect(&url(address), options).unwrap_err();
     assert!(matches!(error, Error::Lost(LostReason::Timeout { .. })), "{error}");
-    assert!(begun.elapsed() < 2 * connect_timeout, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 5 * connect_timeout, "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -291,7 +295,7 @@ fn a_lost_connection_ends_each_request_once_and_can_be_replaced() {
 
 #[test]
 fn a_silent_target_is_given_up() {
-    let command_timeout = Duration::from_millis(80);
+    let command_timeout = Duration::from_secs(1);
     let (_controller, mut lane, shared) =
         connect(Options { command_timeout, ..Options::default() });
     shared.silent.store(true, Ordering::SeqCst);
@@ -299,7 +303,7 @@ fn a_silent_target_is_given_up() {
     lane.submit(9, Request::Pushdown(CALL)).unwrap();
     let (tags, reason) = losses(&mut lane);
     assert_eq!(tags.len(), 2);
-    assert!(matches!(reason, LostReason::Timeout { waited_ms: 80.., .. }), "{reason}");
+    assert!(matches!(reason, LostReason::Timeout { waited_ms: 1000.., .. }), "{reason}");
     drop(lane);
     until("the end", || shared.connections.load(Ordering::SeqCst) <= 1);
 }
@@ -382,7 +386,8 @@ fn a_target_may_refuse_the_timer() {
 #[test]
 fn answers_that_arrived_before_a_late_poll_are_in_time() {
     const READS: u64 = 60;
-    let command_timeout = Duration::from_millis(200);
+    // After the pause, the target has an eighth of this to send what did not fit the socket.
+    let command_timeout = Duration::from_secs(2);
     let (_controller, mut lane, _) = connect(Options { command_timeout, ..Options::default() });
     for round in 0..2 {
         for tag in 0..READS {
@@ -390,7 +395,7 @@ fn answers_that_arrived_before_a_late_poll_are_in_time() {
             lane.submit(tag, read).unwrap();
         }
         lane.flush_doorbell().unwrap();
-        std::thread::sleep(3 * command_timeout);
+        std::thread::sleep(command_timeout * 3 / 2);
         while lane.requests_in_flight() > 0 {
             let waited = lane.wait(command_timeout, &mut |done| assert!(done.result.is_ok()));
             assert!(waited.is_ok(), "round {round}: {waited:?}");
@@ -402,7 +407,7 @@ fn answers_that_arrived_before_a_late_poll_are_in_time() {
 fn a_target_that_answers_no_keep_alive_is_given_up() {
     let options = Options {
         keep_alive: Duration::from_millis(600),
-        command_timeout: Duration::from_millis(250),
+        command_timeout: Duration::from_secs(2),
         ..Options::default()
     };
     let (mut controller, shared) = idle(true, options);

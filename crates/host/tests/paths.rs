@@ -70,13 +70,17 @@ fn a_path_that_refuses_is_left_and_used_again_later() {
     // The target did not carry the write out, so that it may be sent again at once.
     lane.write(1, 0, &[2; 512]).unwrap();
     assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (1, 2));
-    let mut data = [0; 512];
-    lane.read(1, 0, &mut data).unwrap();
-    assert_eq!(data, [2; 512]);
-    let first = &controller.paths()[0];
-    assert!(first.state == PathState::Inaccessible && !first.is_preferred, "{first:?}");
-    let why = first.reason.as_deref().unwrap();
-    assert!(why.contains("Asymmetric Access Inaccessible"), "{why}");
+    // A second later the first path is tried again, and refuses again.
+    until("it is left", || {
+        let mut data = [0; 512];
+        lane.read(1, 0, &mut data).unwrap();
+        assert_eq!(data, [2; 512]);
+        let first = controller.paths().swap_remove(0);
+        let is_why = |why: String| why.contains("Asymmetric Access Inaccessible");
+        first.state == PathState::Inaccessible
+            && !first.is_preferred
+            && first.reason.is_some_and(is_why)
+    });
     set(&targets[0].inaccessible, false);
     is_in(&controller, 0, PathState::Optimized);
     lane.write(1, 0, &[3; 512]).unwrap();
@@ -134,10 +138,12 @@ fn constant_events_cause_limited_event_requests() {
     set(&targets[0].tells_always, true);
     targets[0].change_ana(1);
     let (begun, before) = (Instant::now(), targets[0].event_requests.load(Ordering::SeqCst));
+    let come = || targets[0].event_requests.load(Ordering::SeqCst) - before;
+    until("two requests", || come() >= 2);
     std::thread::sleep(Duration::from_millis(500));
-    let came = targets[0].event_requests.load(Ordering::SeqCst) - before;
+    let came = come();
     let most = begun.elapsed().as_millis() as usize / 10 + 2;
-    assert!((2..=most).contains(&came), "{came} requests, and {most} at most");
+    assert!(came <= most, "{came} requests, and {most} at most");
     lane.write(1, 0, &[1; 512]).unwrap();
 }
 
@@ -215,8 +221,9 @@ fn a_write_that_a_target_may_carry_out_for_ever_ends_as_unknown() {
 /// The targets' admin queues work, so that each path is soon the best again after it was lost.
 #[test]
 fn requests_end_although_there_is_always_a_path_that_cannot_be_used() {
-    let (connect_timeout, command_timeout) = (Duration::from_secs(1), Duration::from_millis(100));
-    let options = Options { connect_timeout, command_timeout, ..Options::default() };
+    let timeout = Duration::from_secs(1);
+    let options =
+        Options { connect_timeout: timeout, command_timeout: timeout, ..Options::default() };
     let (_controller, mut lane, targets) = connect(options);
     for target in &targets {
         set(&target.no_lanes, true);
@@ -235,7 +242,7 @@ fn requests_end_although_there_is_always_a_path_that_cannot_be_used() {
 
 #[test]
 fn commands_end_although_there_is_always_a_path_that_does_not_answer_them() {
-    let timeout = Duration::from_millis(500);
+    let timeout = Duration::from_secs(1);
     let options =
         Options { connect_timeout: timeout, command_timeout: timeout, ..Options::default() };
     let (mut controller, _lane, targets) = connect(options);
@@ -597,16 +604,15 @@ fn a_path_without_the_installed_function_that_is_looked_up_is_not_used() {
 fn a_path_that_waits_for_another_is_kept_alive() {
     let (url, targets) = start();
     targets.iter().for_each(|target| set(&target.has_timer, true));
-    set(&targets[0].deaf, true);
-    let (path_timeout, connect_timeout) = (Duration::from_secs(16), Duration::from_millis(500));
-    let options = Options { path_timeout, connect_timeout, ..Options::default() };
+    set(&targets[0].full, true);
+    let options = Options { path_timeout: Duration::from_secs(16), ..Options::default() };
     let mut controller = Controller::connect(&url, options).unwrap();
     // A target is given up after half of the timeout; Keep Alives are sent every quarter.
     targets[1].slow_ms.store(6300, Ordering::SeqCst);
     let (begun, ends_after) = (Instant::now(), Duration::from_millis(6300));
     std::thread::scope(|scope| {
         let unloading = scope.spawn(|| controller.unload_function(FunctionId(42)));
-        set(&targets[0].deaf, false);
+        set(&targets[0].full, false);
         while targets[0].keep_alives.load(Ordering::SeqCst) == 0 && begun.elapsed() < ends_after {
             std::thread::sleep(Duration::from_millis(1));
         }

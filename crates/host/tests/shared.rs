@@ -128,7 +128,7 @@ fn a_lost_connection_ends_every_call() {
 
 #[test]
 fn a_silent_target_is_given_up() {
-    let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
+    let options = Options { command_timeout: Duration::from_secs(1), ..Options::default() };
     let (_controller, lane, shared) = connect(options, Caravan::default());
     shared.silent.store(true, Ordering::SeqCst);
     let begun = Instant::now();

@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Longest time of a handshake that does not wait for its deadline of 20 s, on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
 /// Both ends of a handshake with the keys of `client` and `server`.
 fn handshake(client: &Psk, server: impl IntoIterator<Item = Psk>) -> (End, End) {
     let (port, serving) = serve(store(server));
@@ -132,7 +135,7 @@ fn unknown_identity() {
     );
     let client = client.unwrap_err().to_string();
     assert!(client.contains("unknown_psk_identity"), "{client}");
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
 
     let counting = Arc::new(Counting(AtomicUsize::new(0)));
     let (port, serving) = serve(Arc::clone(&counting) as Arc<dyn PskStore>);
@@ -155,7 +158,7 @@ fn wrong_key() {
             );
             assert!(error.to_string().contains("libnvme"), "{error}");
         }
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     }
 }
 
@@ -271,13 +274,13 @@ fn deadlines_are_kept() {
         let begun = Instant::now();
         let error = accept(&server, &store, begun + limit).unwrap_err();
         assert!(matches!(error, HandshakeError::TimedOut), "{error:?}");
-        assert!(begun.elapsed() >= limit && begun.elapsed() < limit * 10, "{:?}", begun.elapsed());
+        assert!((limit..AT_ONCE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     }
     let (_server, client) = sockets();
     let begun = Instant::now();
     let error = connect(&client, &psk(PskHash::Sha256), begun + limit).unwrap_err();
     assert!(matches!(error, HandshakeError::TimedOut), "{error:?}");
-    assert!(begun.elapsed() >= limit && begun.elapsed() < limit * 10, "{:?}", begun.elapsed());
+    assert!((limit..AT_ONCE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
 
 /// A byte now and then does not extend the deadline.
@@ -317,7 +320,7 @@ fn a_client_that_never_ends() {
         matches!(error, HandshakeError::TooLong { .. } | HandshakeError::Tls { .. }),
         "{error:?}"
     );
-    assert!(begun.elapsed() < Duration::from_secs(10), "{error:?} {:?}", begun.elapsed());
+    assert!(begun.elapsed() < AT_ONCE, "{error:?} {:?}", begun.elapsed());
     drop(server);
     flood.join().unwrap();
 }

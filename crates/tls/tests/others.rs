@@ -68,8 +68,11 @@ fn free_port() -> u16 {
 
 /// Connects to a program that has only just started.
 fn connect_to(port: u16) -> TcpStream {
-    for _ in 0..200 {
-        if let Ok(socket) = TcpStream::connect(("127.0.0.1", port)) {
+    for _ in 0..400 {
+        // As long as nobody listens, the kernel may choose this very port, and connect the socket with itself.
+        if let Ok(socket) = TcpStream::connect(("127.0.0.1", port))
+            && socket.local_addr().unwrap().port() != port
+        {
             return socket;
         }
         thread::sleep(Duration::from_millis(50));

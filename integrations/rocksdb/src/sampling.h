@@ -65,6 +65,9 @@ class Sampling {
 	/* The current share. */
 	double part() const { return part_.load(std::memory_order_relaxed); }
 
+	/* Counts a timed read. */
+	void add(Kind kind, std::chrono::duration<double, std::nano> took);
+
 	/* Adapts the share. `memory` and `samples` are the total numbers of reads that memory settled,
 	 * and of samples. */
 	void adapt(uint64_t memory, uint64_t samples);
@@ -72,8 +75,6 @@ class Sampling {
     private:
 	static constexpr uint32_t TIMED_EVERY = 16;
 	static constexpr double SPAN = 16;
-
-	void add(Kind kind, std::chrono::duration<double, std::nano> took);
 
 	const double most_;
 	const bool adapts_;

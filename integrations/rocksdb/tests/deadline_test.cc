@@ -29,7 +29,7 @@ constexpr uint64_t KEYS = 3000;
 constexpr uint64_t NEW_KEYS = 100;
 constexpr milliseconds PATIENCE(50);
 /* A limit for a busy machine. */
-constexpr seconds LATE(4);
+constexpr seconds LATE(10);
 
 std::string key_of(uint64_t number)
 {

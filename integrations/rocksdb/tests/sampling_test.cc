@@ -10,6 +10,13 @@ using bpf_of::Sampling;
 
 namespace {
 
+/* Reads that take exactly this long. */
+void add(Sampling &sampling, Sampling::Kind kind, std::chrono::microseconds took)
+{
+	for (int i = 0; i < 100; i++)
+		sampling.add(kind, took);
+}
+
 /* Reads that take at least this long. */
 void read(Sampling &sampling, Sampling::Kind kind, std::chrono::microseconds at_least)
 {
@@ -35,9 +42,9 @@ void test_adapts()
 	};
 
 	CHECK(window(0, 80) == 0.01, "nothing was measured");
-	read(sampling, Sampling::Kind::kMemory, std::chrono::microseconds(1));
-	read(sampling, Sampling::Kind::kChain, std::chrono::microseconds(30));
-	read(sampling, Sampling::Kind::kSample, std::chrono::microseconds(300));
+	add(sampling, Sampling::Kind::kMemory, std::chrono::microseconds(1));
+	add(sampling, Sampling::Kind::kChain, std::chrono::microseconds(30));
+	add(sampling, Sampling::Kind::kSample, std::chrono::microseconds(300));
 	/* 80 samples cost about as much as 800 reads from memory save. */
 	CHECK(window(10, 80) == 0.005, "%f, and the cache is not worth it", sampling.part());
 	for (int i = 0; i < 10; i++)
@@ -47,6 +54,19 @@ void test_adapts()
 	for (int i = 0; i < 10; i++)
 		window(100000, 5);
 	CHECK(sampling.part() == 0.01, "%f, the most", sampling.part());
+}
+
+/* Reads are timed. */
+void test_times()
+{
+	Sampling sampling(0.5, true);
+
+	read(sampling, Sampling::Kind::kSample, std::chrono::microseconds(500));
+	sampling.adapt(0, 1);
+	CHECK(sampling.part() == 0.5, "no chain was timed");
+	sampling.add(Sampling::Kind::kChain, std::chrono::microseconds(1));
+	sampling.adapt(0, 2);
+	CHECK(sampling.part() == 0.25, "%f, and samples take longer", sampling.part());
 }
 
 void test_stays()
@@ -73,6 +93,7 @@ void test_stays()
 int main()
 {
 	test_adapts();
+	test_times();
 	test_stays();
 	return 0;
 }

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/* Counts how often its tables are listed; listing may be made slow. */
+/* Counts how often its tables are listed; listing may be made slow, or held. */
 class ListedDB final : public rocksdb::StackableDB {
     public:
 	explicit ListedDB(rocksdb::DB *db) : StackableDB(std::shared_ptr<rocksdb::DB>(db)) {}
@@ -32,12 +32,15 @@ class ListedDB final : public rocksdb::StackableDB {
 		rocksdb::ColumnFamilyHandle *family, rocksdb::ColumnFamilyMetaData *metadata) override
 	{
 		listings++;
-		std::this_thread::sleep_for(milliseconds(listing_ms));
+		do
+			std::this_thread::sleep_for(milliseconds(listing_ms));
+		while (is_held);
 		db_->GetColumnFamilyMetaData(family, metadata);
 	}
 
 	std::atomic<int> listings{0};
 	std::atomic<int> listing_ms{0};
+	std::atomic<bool> is_held{false};
 };
 
 /* A database with one table, and a tracker that does not follow it yet. */
@@ -116,7 +119,8 @@ void test_gone(const std::string &directory)
 	std::filesystem::rename(path, path + ".away");
 	test.start();
 	std::this_thread::sleep_for(milliseconds(300));
-	CHECK(!test.tracker->view() && test.db->listings > 1 && test.db->listings < 12, "%d listings",
+	wait_until("the view is not tried again", [&] { return test.db->listings > 1; });
+	CHECK(!test.tracker->view() && test.db->listings < 12, "%d listings",
 		test.db->listings.load());
 	CHECK(test.tracker->last_error().find(path) != std::string::npos, "%s", test.tracker->last_error().c_str());
 	std::filesystem::rename(path + ".away", path);
@@ -174,15 +178,17 @@ void test_pauses(const std::string &directory)
 	test.db->listings = 0;
 	const Clock::time_point begun = Clock::now();
 
-	while (Clock::now() < begun + seconds(1)) {
+	while (Clock::now() < begun + seconds(1) || test.db->listings < 2) {
+		CHECK(Clock::now() < begun + seconds(20), "%d listings", test.db->listings.load());
 		test.flush();
 		test.tracker->see(test.version());
 	}
+	const int listings = test.db->listings;
 	const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - begun).count();
 
 	/* One listing in 80 ms. */
-	CHECK(test.db->listings > 1 && test.db->listings <= took / 80 + 2, "%d listings in %lld ms",
-		test.db->listings.load(), static_cast<long long>(took));
+	CHECK(listings <= took / 80 + 2, "%d listings in %lld ms", listings,
+		static_cast<long long>(took));
 	test.wait_ready();
 }
 
@@ -221,9 +227,11 @@ void test_distrusted(const std::string &directory)
 	CHECK(test.tracker->view() == before, "the previous view is gone");
 	/* The version is being listed meanwhile. */
 	test.db->listing_ms = 50;
+	test.db->is_held = true;
 	test.flush();
 	test.tracker->see(test.version());
 	test.tracker->distrust(before);
+	test.db->is_held = false;
 	std::this_thread::sleep_for(milliseconds(300));
 	CHECK(test.tracker->view() == before, "there is a view of a version that may be incomplete");
 	/* The version was listed before the failure. */

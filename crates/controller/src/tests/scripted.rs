@@ -301,7 +301,7 @@ fn over_a_socket_too() {
             if step.line == sockets.len() {
                 let socket = TcpStream::connect(server.address()).expect("it listens");
                 socket.set_nodelay(true).expect("a socket");
-                socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
+                socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
                 sockets.push(socket);
             }
             let socket = &mut sockets[step.line];

@@ -300,8 +300,9 @@ fn lose_a_write(two: &Two, options: Options) -> Vec<(u64, Option<RequestError>, 
 #[test]
 fn a_write_is_sent_again_when_the_first_target_cannot_carry_it_out() {
     let two = Two::new();
-    let path_timeout = Duration::from_millis(500);
-    let ends = lose_a_write(&two, Options { path_timeout, ..Options::default() });
+    let options = quick();
+    let path_timeout = options.path_timeout;
+    let ends = lose_a_write(&two, options);
     let [(2, None, read), (1, None, write)] = ends[..] else { panic!("{ends:?}") };
     println!("read after {read:?}, written after {write:?}");
     assert!(read < write, "read after {read:?}");
@@ -433,7 +434,7 @@ fn function_maps_have_the_programs_entries_on_each_path() {
 #[test]
 fn requests_end_without_a_path_and_continue_with_one() {
     let two = Two::new();
-    let command_timeout = Duration::from_millis(300);
+    let command_timeout = Duration::from_secs(2);
     let controller = two.connect(Options { command_timeout, ..quick() });
     let mut lane = controller.open_lane().expect("a lane");
     let mut data = [0; 512];
