@@ -16,11 +16,15 @@ use crate::fifo::Fifo;
 use crate::limits::{LONG_UNITS, ROUND, SLICE_UNITS};
 use crate::operation::Operation;
 use bpfof_chain::ChainId;
+use bpfof_function::cost::units_of_us;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Estimated cost of an operation before any of its connection has been performed, in units.
 const FIRST_ESTIMATE: u64 = 1000;
+
+/// How far a virtual time gets ahead of the others, in units: 1 ms, more than any operation takes.
+const MOST_AHEAD: u64 = units_of_us(1000);
 
 /// Most operations of a connection that are searched for those of one chain: some 10 µs.
 const MOST_TO_LOOK_AT: usize = 2048;
@@ -93,6 +97,8 @@ struct Share {
     waiting: Waiting,
     is_waiting: bool,
     members: u32,
+    /// See [`Schedule::lasting_group`].
+    is_lasting: bool,
 }
 
 impl Share {
@@ -153,7 +159,7 @@ pub(crate) struct Schedule {
     free_groups: Vec<u32>,
     hosts: Vec<Host>,
     free_hosts: Vec<u32>,
-    /// How many hosts have connections, not counting lasting hosts.
+    /// How many hosts have connections, not counting those of lasting groups.
     parties: usize,
     members: Vec<Option<Member>>,
     /// Groups.
@@ -205,12 +211,12 @@ impl Schedule {
         HostIndex(reuse_or_push(&mut self.hosts, &mut self.free_hosts, host))
     }
 
-    /// Adds a host that is alone in its group and stays when it has no connections.
-    pub(crate) fn lasting_host(&mut self) -> HostIndex {
+    /// Adds a group that stays when it has no hosts. Its hosts do not make the reactor [shared](Self::is_shared).
+    pub(crate) fn lasting_group(&mut self) -> GroupIndex {
         let group = self.new_group(0);
-        let host = self.new_host(group);
-        self.hosts[host.0 as usize].share.members = 1;
-        host
+        let share = &mut self.groups[group.0 as usize];
+        (share.members, share.is_lasting) = (1, true);
+        group
     }
 
     /// Makes a connection belong to a host, perhaps after it has belonged to another.
@@ -219,9 +225,10 @@ impl Schedule {
         if self.members.len() <= at {
             self.members.resize_with(at + 1, || None);
         }
-        let known = &mut self.hosts[host.0 as usize].share;
+        let Host { group, share: known } = &mut self.hosts[host.0 as usize];
         let time = known.now;
-        self.parties += usize::from(known.members == 0);
+        let counts = !self.groups[*group as usize].is_lasting;
+        self.parties += usize::from(counts && known.members == 0);
         known.members += 1;
         match &mut self.members[at] {
             Some(member) => {
@@ -259,7 +266,8 @@ impl Schedule {
     fn part(&mut self, host: u32) {
         let Host { group, share } = &mut self.hosts[host as usize];
         share.members -= 1;
-        self.parties -= usize::from(share.members == 0);
+        let counts = !self.groups[*group as usize].is_lasting;
+        self.parties -= usize::from(counts && share.members == 0);
         if share.is_unused() {
             let group = *group;
             self.free_hosts.push(host);
@@ -576,14 +584,23 @@ impl Schedule {
         self.charge(connection, cost as i64 - (estimate * done) as i64);
     }
 
-    /// Adds to the virtual times of a connection, its host and its group.
+    /// Adds to the virtual times of a connection, its host and its group, which get at most [`MOST_AHEAD`] ahead of the
+    /// others: work that no share bounds, such as that of connections that come and go, must not keep them from being
+    /// served at all.
     #[inline]
     pub(crate) fn charge(&mut self, connection: u32, units: i64) {
         let Some(member) = self.members[connection as usize].as_mut() else { return };
         let Host { group, share: host } = &mut self.hosts[member.host as usize];
         let group = &mut self.groups[*group as usize];
-        for time in [&mut group.time, &mut host.time, &mut member.time] {
-            *time = time.saturating_add_signed(units);
+        let (group_now, host_now) = (group.now, host.now);
+        let times = [
+            (&mut group.time, self.now),
+            (&mut host.time, group_now),
+            (&mut member.time, host_now),
+        ];
+        for (time, now) in times {
+            let most = now.saturating_add(MOST_AHEAD).max(*time);
+            *time = time.saturating_add_signed(units).min(most);
         }
     }
 
@@ -718,11 +735,26 @@ mod tests {
         assert!((900..1_100).contains(&late), "{late}");
     }
 
+    /// Work that is charged without having waited for a turn, however much, delays a group's operations, but for a
+    /// limited time.
+    #[test]
+    fn nobody_is_indebted_for_ever() {
+        let mut schedule = Schedule::default();
+        join_hosts(&mut schedule, 0, 1);
+        join_hosts(&mut schedule, 1, 1);
+        (0..1000).for_each(|_| schedule.charge(1, MOST_AHEAD as i64));
+        let most = (MOST_AHEAD / FIRST_ESTIMATE) as usize;
+        let served = serve(&mut schedule, 2, 2 * most);
+        let waited = served.iter().position(|by| *by == 1).expect("it is served");
+        assert!((most - ROUND..=most + ROUND).contains(&waited), "after {waited} operations");
+    }
+
     /// Also the indices of hosts whose connections leave while they wait.
     #[test]
     fn indices_are_free_when_all_are_gone() {
         let mut schedule = Schedule::default();
-        let lasting = schedule.lasting_host();
+        let strangers = schedule.lasting_group();
+        let lasting = schedule.new_host(strangers);
         join_hosts(&mut schedule, 0, 3);
         join_hosts(&mut schedule, 3, 2);
         schedule.wake(1);

@@ -110,7 +110,7 @@ pub(crate) struct Core<I> {
 impl<I: Io> Core<I> {
     /// `index` is the reactor's index among those of its target.
     pub(crate) fn new(io: I, mut executor: Executor, index: usize) -> Core<I> {
-        let pending = executor.schedule.lasting_host();
+        let pending = executor.schedule.lasting_group();
         executor.observer.reactor = index;
         Core {
             io,

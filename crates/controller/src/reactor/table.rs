@@ -155,12 +155,12 @@ impl Parties {
 }
 
 /// Removes a member, and its entry after the last one; returns whether it was the last.
-fn part<I>(all: &mut HashMap<u64, (I, u32)>, serial: u64) -> bool {
-    let Some((_, members)) = all.get_mut(&serial) else { return false };
+fn part<K: Eq + Hash, I>(all: &mut HashMap<K, (I, u32)>, key: K) -> bool {
+    let Some((_, members)) = all.get_mut(&key) else { return false };
     *members -= 1;
     let is_last = *members == 0;
     if is_last {
-        all.remove(&serial);
+        all.remove(&key);
     }
     is_last
 }
@@ -175,6 +175,8 @@ struct Strangers {
     by_address: BTreeMap<(IpAddr, u64), u32>,
     /// How many each address has.
     counts: HashMap<IpAddr, usize>,
+    /// The share of each address, and its number of connections, with those that are closing.
+    shares: HashMap<IpAddr, (HostIndex, u32)>,
 }
 
 impl Strangers {
@@ -200,6 +202,24 @@ impl Strangers {
         }
     }
 
+    /// A connection gets a part of the share of its address.
+    fn join(
+        &mut self,
+        address: IpAddr,
+        schedule: &mut Schedule,
+        group: GroupIndex,
+    ) -> HostIndex {
+        let (host, members) =
+            self.shares.entry(address).or_insert_with(|| (schedule.new_host(group), 0));
+        *members += 1;
+        *host
+    }
+
+    /// A connection that has joined leaves the share of its address.
+    fn leave(&mut self, address: IpAddr) {
+        part(&mut self.shares, address);
+    }
+
     /// How many connections of strangers an address has.
     fn count_of(&self, address: IpAddr) -> usize {
         self.counts.get(&address).copied().unwrap_or(0)
@@ -222,13 +242,13 @@ pub(crate) struct Table {
     next_serial: u64,
     parties: Parties,
     /// The share of strangers.
-    pub(super) pending: HostIndex,
+    pending: GroupIndex,
     pub(crate) room: Room,
 }
 
 impl Table {
     /// A table without connections; the first one gets this serial number.
-    pub(super) fn new(pending: HostIndex, next_serial: u64) -> Table {
+    pub(super) fn new(pending: GroupIndex, next_serial: u64) -> Table {
         Table {
             entries: Vec::new(),
             free: Vec::new(),
@@ -280,13 +300,21 @@ impl Table {
         self.next_serial - 1
     }
 
-    /// A connection takes the [free index](Self::free_index).
-    pub(super) fn insert(&mut self, connection: Connection, address: Option<AddressSlot>) {
+    /// A connection takes the [free index](Self::free_index). Returns the share that it belongs to: of strangers, that
+    /// of its address.
+    pub(super) fn insert(
+        &mut self,
+        connection: Connection,
+        address: Option<AddressSlot>,
+        schedule: &mut Schedule,
+    ) -> HostIndex {
         let index = connection.index as usize;
         // The last free index, unless another became free meanwhile.
         let free = self.free.iter().rposition(|free| *free == connection.index);
         self.free.swap_remove(free.expect("the index is free"));
         self.strangers.insert(&connection);
+        let at = connection.ends.counted_address();
+        let share = self.strangers.join(at, schedule, self.pending);
         self.entries[index] = Some(Entry {
             connection,
             sends: 0,
@@ -299,6 +327,7 @@ impl Table {
             party: None,
             _address: address,
         });
+        share
     }
 
     /// Removes a connection.
@@ -314,8 +343,9 @@ impl Table {
                 self.associations.remove(&controller.serial);
             }
         }
-        if let Some(party) = entry.party {
-            self.parties.leave(party, schedule);
+        match entry.party {
+            Some(party) => self.parties.leave(party, schedule),
+            None => self.strangers.leave(entry.connection.ends.counted_address()),
         }
     }
 
@@ -351,6 +381,9 @@ impl Table {
         let association = entry.connection.phase.association()?;
         strangers.remove(&entry.connection);
         let address = entry.connection.ends.counted_address();
+        if entry.party.is_none() {
+            strangers.leave(address);
+        }
         let controller = &association.controller;
         let party = parties.join(association.host(), controller, address, schedule);
         entry.party = Some(party);
@@ -435,26 +468,43 @@ mod tests {
     }
 
     /// A table for eight connections; four may be of strangers, three of these of one address.
-    fn table() -> Table {
-        let mut table = Table::new(Schedule::default().lasting_host(), 1);
-        table.room = Room { connections: 8, pending: 4, pending_of_address: 3 };
-        table
+    struct Scene {
+        table: Table,
+        schedule: Schedule,
     }
 
-    fn come(table: &mut Table, last: u8) -> Option<u32> {
-        let index = table.free_index()?;
-        let account = Memory::new(1 << 30).account();
-        let charge = account.charge(1).expect("there is room");
-        let name = (index, table.take_serial());
-        let port = Port::Tcp(crate::transport::tcp::TcpPort::default());
-        table.insert(Connection::new(name, ends(last), port, charge, 0), None);
-        Some(index)
+    impl Scene {
+        fn new() -> Scene {
+            let mut schedule = Schedule::default();
+            let mut table = Table::new(schedule.lasting_group(), 1);
+            table.room = Room { connections: 8, pending: 4, pending_of_address: 3 };
+            Scene { table, schedule }
+        }
+
+        fn come(&mut self, last: u8) -> Option<u32> {
+            let Scene { table, schedule } = self;
+            let index = table.free_index()?;
+            let account = Memory::new(1 << 30).account();
+            let charge = account.charge(1).expect("there is room");
+            let name = (index, table.take_serial());
+            let port = Port::Tcp(crate::transport::tcp::TcpPort::default());
+            let connection = Connection::new(name, ends(last), port, charge, 0);
+            let share = table.insert(connection, None, schedule);
+            schedule.join(index, share);
+            Some(index)
+        }
+
+        fn go(&mut self, index: u32) {
+            self.schedule.leave(index);
+            self.table.remove(index, &self.schedule);
+        }
     }
 
     #[test]
     fn the_oldest_stranger_of_the_fullest_address_is_closed() {
-        let mut table = table();
-        let [first, _, _, other] = [1, 1, 1, 2].map(|last| come(&mut table, last).expect("room"));
+        let mut scene = Scene::new();
+        let [first, _, _, other] = [1, 1, 1, 2].map(|last| scene.come(last).expect("room"));
+        let table = &mut scene.table;
         assert_eq!(table.oldest_pending(&ends(1)), Some(first));
         assert_eq!(table.oldest_pending(&ends(3)), Some(first), "four are too many");
         table.closes(first);
@@ -463,24 +513,37 @@ mod tests {
         assert_eq!(table.oldest_stranger(&ends(2), &port), Some(other));
         assert_eq!(table.oldest_stranger(&ends(3), &port), Some(1));
         // Removing a connection that was closing before leaves no trace.
-        table.remove(first, &Schedule::default());
-        assert_eq!(come(&mut table, 4), Some(first));
-        assert_eq!(table.oldest_pending(&ends(4)), Some(1), "the oldest of four");
+        scene.go(first);
+        assert_eq!(scene.come(4), Some(first));
+        assert_eq!(scene.table.oldest_pending(&ends(4)), Some(1), "the oldest of four");
     }
 
     #[test]
     fn indices_are_used_again_and_bounded() {
-        let mut table = table();
-        let all: Vec<u32> = (0..8).map(|last| come(&mut table, last).expect("room")).collect();
+        let mut scene = Scene::new();
+        let all: Vec<u32> = (0..8).map(|last| scene.come(last).expect("room")).collect();
         assert_eq!(all, (0..8).collect::<Vec<_>>());
-        assert_eq!(come(&mut table, 9), None);
-        table.remove(5, &Schedule::default());
+        assert_eq!(scene.come(9), None);
+        scene.go(5);
         // An index that becomes free between `free_index` and `insert` does no harm.
-        assert_eq!(table.free_index(), Some(5));
-        table.remove(2, &Schedule::default());
-        let again = [come(&mut table, 9), come(&mut table, 9), come(&mut table, 9)];
-        assert_eq!(again, [Some(2), Some(5), None]);
-        (0..8).for_each(|index| table.remove(index, &Schedule::default()));
-        assert!(table.is_empty());
+        assert_eq!(scene.table.free_index(), Some(5));
+        scene.go(2);
+        assert_eq!([scene.come(9), scene.come(9), scene.come(9)], [Some(2), Some(5), None]);
+        (0..8).for_each(|index| scene.go(index));
+        assert!(scene.table.is_empty() && scene.table.strangers.shares.is_empty());
+    }
+
+    /// However many connections come and go at one address, another address is served next.
+    #[test]
+    fn each_address_has_its_part_of_the_strangers_time() {
+        let mut scene = Scene::new();
+        let [busy, also_busy] = [1, 1].map(|last| scene.come(last).expect("room"));
+        for index in [busy, also_busy].repeat(1000) {
+            scene.schedule.charge(index, 100_000);
+            scene.schedule.wake(index);
+        }
+        let other = scene.come(2).expect("room");
+        scene.schedule.wake(other);
+        assert_eq!(scene.schedule.pick(), Some(other));
     }
 }

@@ -77,8 +77,8 @@ pub(crate) fn adopt<I: Io>(
     let name = (index, core.table.take_serial());
     let mut connection = Connection::new(name, ends, port, charge, core.executor.now_ns);
     connection.inaccessible = core.executor.registry.listener(ends.listener).inaccessible();
-    core.table.insert(connection, address);
-    core.executor.schedule.join(index, core.table.pending);
+    let share = core.table.insert(connection, address, &mut core.executor.schedule);
+    core.executor.schedule.join(index, share);
     core.executor.schedule.charge(index, ADOPT_UNITS as i64);
     Some(index)
 }
