@@ -33,7 +33,7 @@ struct Read {
 }
 
 /// One chain. The fields that a hop with one read needs are in the first cache lines.
-// 23 fields in one structure, not in parts: the compiler may not reorder them across the cache lines
+// 24 fields in one structure, not in parts: the compiler may not reorder them across the cache lines
 // that a hop touches.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -63,6 +63,7 @@ struct Chain {
     function: u32,
     namespace: u32,
     maps: [MapIndex; MAX_READS],
+    map_serials: [u64; MAX_READS],
     reads: [Read; MAX_READS],
     files: [FileVersion; MAX_READS],
     owner: u64,
@@ -376,6 +377,7 @@ impl Chain {
             found_in: 0,
             function_index: 0,
             maps: Default::default(),
+            map_serials: Default::default(),
             answer_max_bytes: 0,
             hop: 0,
             bytes_left: 0,
@@ -442,22 +444,31 @@ impl Chain {
     /// stays valid as long as the tables are the same.
     #[inline]
     fn find(&mut self, tables: &Tables) -> Result<(), ChainError> {
-        if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables) }
+        if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables, false) }
+    }
+
+    /// The same after a read: the maps must be those by which it was made. A map may have been removed and set again
+    /// meanwhile, with the same version, and its blocks may have been another file's for some time.
+    #[inline]
+    fn find_again(&mut self, tables: &Tables) -> Result<(), ChainError> {
+        if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables, true) }
     }
 
     #[cold]
-    fn find_anew(&mut self, tables: &Tables) -> Result<(), ChainError> {
+    fn find_anew(&mut self, tables: &Tables, has_read: bool) -> Result<(), ChainError> {
         self.found_in = 0;
         self.function_index =
             tables.function_index(self.function).ok_or(ChainError::UnknownFunction)?;
         for index in 0..self.file_count {
             let file = self.files[index];
             let unknown = ChainError::UnknownFile(index as u32);
-            let (at, version) = tables.find_map(self.namespace, file.id).ok_or(unknown)?;
-            if version != file.version {
+            let found = tables.find_map(self.namespace, file.id).ok_or(unknown)?;
+            let is_another = has_read && found.serial != self.map_serials[index];
+            if found.version != file.version || is_another {
                 return Err(ChainError::StaleFileMap(index as u32));
             }
-            self.maps[index] = at;
+            self.maps[index] = found.index;
+            self.map_serials[index] = found.serial;
         }
         self.found_in = tables.serial();
         Ok(())
@@ -528,7 +539,7 @@ impl Chain {
             self.arena.begin_hop(self.hop);
             self.hop += 1;
         }
-        self.find(tables)?;
+        self.find_again(tables)?;
         let ends = match self.read_count {
             // The usual case of a lookup.
             1 => self.call(0, limits, tables, spent)?,

@@ -1,6 +1,7 @@
 //! File maps (XRP's metadata digest, §4.1.3): a file's extents and their version.
 
 use crate::bucket_index::Directory;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A run of a file that is contiguous in the namespace. All three are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,7 @@ pub enum MapError {
 /// One file's extents, sorted by file offset, with the version the host gave them.
 #[derive(Clone, Debug)]
 pub struct FileMap {
+    serial: u64,
     namespace: u32,
     version: u64,
     length_bytes: u64,
@@ -91,7 +93,18 @@ impl FileMap {
     fn of(namespace: u32, version: u64, length_bytes: u64, extents: Vec<Extent>) -> FileMap {
         let end = extents.last().map_or(0, |last| last.file_offset + last.length);
         let directory = Directory::new(&extents, end, |extent| extent.file_offset);
-        FileMap { namespace, version, length_bytes, extents: extents.into(), directory }
+        let serial = FileMap::next_serial();
+        FileMap { serial, namespace, version, length_bytes, extents: extents.into(), directory }
+    }
+
+    fn next_serial() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number that no other map has, not even a later one of the same file with the same version; never 0.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// The whole of a namespace as one file, version 1.

@@ -23,6 +23,7 @@ pub(crate) struct MapEntry {
     pub(crate) file: u32,
     pub(crate) namespace: u32,
     pub(crate) version: u64,
+    pub(crate) serial: u64,
     pub(crate) map: Arc<FileMap>,
     /// The charge for the map's memory.
     pub(crate) _memory: Option<Arc<Charge>>,
@@ -234,7 +235,7 @@ mod tests {
 
     fn entry(file: u32, version: u64) -> MapEntry {
         let map = Arc::new(FileMap::whole_namespace(1, 512));
-        MapEntry { file, namespace: 1, version, map, _memory: None }
+        MapEntry { file, namespace: 1, version, serial: map.serial(), map, _memory: None }
     }
 
     fn check(table: &MapTable, model: &BTreeMap<u32, u64>, around: &[u32]) {

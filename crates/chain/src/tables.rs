@@ -38,6 +38,15 @@ pub struct Tables {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapIndex(u32);
 
+/// Where a map is, and what identifies it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundMap {
+    pub(crate) index: MapIndex,
+    pub(crate) version: u64,
+    /// [`FileMap::serial`]; 0 for a whole namespace.
+    pub(crate) serial: u64,
+}
+
 impl MapIndex {
     /// Set for a whole namespace.
     const WHOLE: u32 = 1 << 31;
@@ -137,19 +146,22 @@ impl Tables {
     /// The map of a file in a namespace; id [`WHOLE_NAMESPACE`] is the namespace itself.
     #[inline]
     pub fn map(&self, namespace: u32, file: u32) -> Option<&FileMap> {
-        self.find_map(namespace, file).and_then(|(index, _)| self.map_at(index))
+        self.find_map(namespace, file).and_then(|found| self.map_at(found.index))
     }
 
-    /// The position of the [`map`](Tables::map) of a file, and its version, without reading the map itself.
+    /// Finds the [`map`](Tables::map) of a file without reading the map itself.
     #[inline]
-    pub fn find_map(&self, namespace: u32, file: u32) -> Option<(MapIndex, u64)> {
+    pub(crate) fn find_map(&self, namespace: u32, file: u32) -> Option<FoundMap> {
         if file == WHOLE_NAMESPACE {
             let index = self.whole_namespace(namespace).ok()?;
             let version = self.whole_namespaces[index].version();
-            return Some((MapIndex(index as u32 | MapIndex::WHOLE), version));
+            let index = MapIndex(index as u32 | MapIndex::WHOLE);
+            return Some(FoundMap { index, version, serial: 0 });
         }
         let (position, entry) = self.maps.find(file)?;
-        (entry.namespace == namespace).then_some((MapIndex(position), entry.version))
+        let MapEntry { version, serial, .. } = *entry;
+        let index = MapIndex(position);
+        (entry.namespace == namespace).then_some(FoundMap { index, version, serial })
     }
 
     /// The index of a whole namespace, or where it would be inserted.
@@ -262,9 +274,9 @@ impl Tables {
     /// The same for a map whose memory is charged for as long as any tables hold the map.
     pub fn with_counted_map(&self, file: u32, map: FileMap, memory: Option<Charge>) -> Tables {
         let mut tables = self.successor();
-        let (namespace, version) = (map.namespace(), map.version());
+        let (namespace, version, serial) = (map.namespace(), map.version(), map.serial());
         let (map, memory) = (Arc::new(map), memory.map(Arc::new));
-        let entry = MapEntry { file, namespace, version, map, _memory: memory };
+        let entry = MapEntry { file, namespace, version, serial, map, _memory: memory };
         tables.maps = self.maps.with(entry);
         tables
     }

@@ -762,7 +762,7 @@ mod tests {
         schedule.join(1, lasting);
         (0..5).for_each(|connection| schedule.leave(connection));
         assert_eq!(schedule.pick(), None);
-        assert_eq!((schedule.free_hosts.len(), schedule.hosts.len()), (5, 6));
+        assert_eq!((schedule.free_hosts.len(), schedule.hosts.len()), (6, 6));
         assert_eq!((schedule.free_groups.len(), schedule.groups.len()), (2, 3));
         assert!(!schedule.has_work() && !schedule.is_shared());
         join_hosts(&mut schedule, 0, 5);

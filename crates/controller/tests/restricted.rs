@@ -352,11 +352,16 @@ fn no_chain_reads_data_written_after_a_map_was_removed() {
                 match run(&mut lane, &call(function, &[FILE], SIZE, &scratch)) {
                     Ok((answer, _)) => {
                         let answer = u64::from_le_bytes(answer[..].try_into().expect("8 bytes"));
-                        assert_eq!(answer, OURS, "{server_url}: a byte of another");
+                        assert_eq!(answer, OURS, "{server_url}: a byte of another, {answer:#x}");
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => {
-                        assert!(error.status.same_code(Status::UNKNOWN_FILE), "{error}");
+                        // The map may have been set again meanwhile.
+                        let expected = [Status::UNKNOWN_FILE, Status::STALE_FILE_MAP];
+                        assert!(
+                            expected.iter().any(|status| error.status.same_code(*status)),
+                            "{error}"
+                        );
                     }
                 }
             }
