@@ -203,12 +203,7 @@ impl Strangers {
     }
 
     /// A connection gets a part of the share of its address.
-    fn join(
-        &mut self,
-        address: IpAddr,
-        schedule: &mut Schedule,
-        group: GroupIndex,
-    ) -> HostIndex {
+    fn join(&mut self, address: IpAddr, schedule: &mut Schedule, group: GroupIndex) -> HostIndex {
         let (host, members) =
             self.shares.entry(address).or_insert_with(|| (schedule.new_host(group), 0));
         *members += 1;

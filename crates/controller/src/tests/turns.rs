@@ -131,6 +131,24 @@ fn a_long_read_is_paid_for_once() {
     assert!(alone > read_ns && shared < alone + read_ns / 4, "{shared} ns shared, {alone} alone");
 }
 
+/// Most answers of a connection leave before its last chains end, so that its host works at the same time; a few chains
+/// are answered together.
+#[test]
+fn answers_leave_while_the_rest_is_carried_out() {
+    const RESPONSE_BYTES: usize = 24;
+    let answered_first = |chains: usize| {
+        let mut scene = target_with((1, 512), 1, 7);
+        scene.scan = Peer::connect(&mut scene.rig, 3, 127);
+        let line = scene.scan.line;
+        (0..chains).for_each(|_| begin(&mut scene));
+        scene.rig.turn_without_input();
+        scene.rig.being_sent(line).len() / RESPONSE_BYTES
+    };
+    let most = answered_first(64);
+    assert!((40..64).contains(&most), "{most} of 64");
+    assert_eq!(answered_first(16), 16);
+}
+
 #[test]
 fn data_in_pieces_of_a_byte_takes_its_time() {
     const BYTES: u32 = 2048;
