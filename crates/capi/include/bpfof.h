@@ -264,7 +264,8 @@ int bpfof_refresh(struct bpfof *bpfof, int fd);
 /*
  * Waits until the target knows where the file lies; a negative timeout is
  * endless. If the file was refused before, it is examined again, except with a
- * timeout of 0, which returns the current state. Fails with ETIMEDOUT; with
+ * timeout of 0, which returns the current state. Data that the kernel holds of
+ * a file without a lease is written back first. Fails with ETIMEDOUT; with
  * ENOTCONN if there is no target or it has ended the association; with ENOTSUP
  * if the file cannot be mapped, for a reason that bpfof_error() gives; with
  * the system's error if the file cannot be examined; or with the target's

@@ -63,9 +63,9 @@ struct Chain {
     function: u32,
     namespace: u32,
     maps: [MapIndex; MAX_READS],
-    map_serials: [u64; MAX_READS],
     reads: [Read; MAX_READS],
     files: [FileVersion; MAX_READS],
+    map_serials: [u64; MAX_READS],
     owner: u64,
 }
 
@@ -447,8 +447,8 @@ impl Chain {
         if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables, false) }
     }
 
-    /// The same after a read: the maps must be those by which it was made. A map may have been removed and set again
-    /// meanwhile, with the same version, and its blocks may have been another file's for some time.
+    /// The same after a read: all maps must be the same as before it. A map may have been removed and set again meanwhile,
+    /// with the same version, and its blocks may have been another file's for some time.
     #[inline]
     fn find_again(&mut self, tables: &Tables) -> Result<(), ChainError> {
         if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables, true) }

@@ -85,6 +85,11 @@ impl FileMap {
         Ok(FileMap::of(namespace, version, length_bytes, extents))
     }
 
+    /// The same map in place of a former one, with which it agrees wherever both map the file.
+    pub(crate) fn in_place_of(self, former: &FileMap) -> FileMap {
+        FileMap { serial: former.serial, ..self }
+    }
+
     /// Bytes of memory that the map takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<FileMap>() + size_of_val(&*self.extents) + self.directory.memory_bytes()
@@ -102,7 +107,7 @@ impl FileMap {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A number that no other map has, not even a later one of the same file with the same version; never 0.
+    /// A number that only this map and its clones have, and no later map of the same file with the same version; never 0.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }

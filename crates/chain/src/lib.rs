@@ -43,5 +43,5 @@ pub use file_map::{Extent, FileMap, MapError};
 pub use frees::free_elsewhere;
 pub use function::{Function, FunctionMap, FunctionMaps, Peers};
 pub use suspended::Suspended;
-pub use tables::{MapIndex, Tables, WHOLE_NAMESPACE};
+pub use tables::{Tables, WHOLE_NAMESPACE};
 pub use trace::Trace;

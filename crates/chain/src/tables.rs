@@ -36,7 +36,7 @@ pub struct Tables {
 
 /// The position of a map in a [`Tables`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MapIndex(u32);
+pub(crate) struct MapIndex(u32);
 
 /// Where a map is, and what identifies it.
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +172,7 @@ impl Tables {
 
     /// The map at an index that [`find_map`](Tables::find_map) returned for tables of this serial.
     #[inline]
-    pub fn map_at(&self, index: MapIndex) -> Option<&FileMap> {
+    pub(crate) fn map_at(&self, index: MapIndex) -> Option<&FileMap> {
         if index.0 & MapIndex::WHOLE != 0 {
             let at = (index.0 & !MapIndex::WHOLE) as usize;
             self.whole_namespaces.get(at).map(|map| &**map)
@@ -279,6 +279,15 @@ impl Tables {
         let entry = MapEntry { file, namespace, version, serial, map, _memory: memory };
         tables.maps = self.maps.with(entry);
         tables
+    }
+
+    /// These tables with a file's map replaced by one that agrees with it: chains that have read by it go on.
+    pub fn with_resized_map(&self, file: u32, map: FileMap) -> Tables {
+        let map = match self.maps.find(file) {
+            Some((_, before)) => map.in_place_of(&before.map),
+            None => map,
+        };
+        self.with_map(file, map)
     }
 
     /// These tables without a file's map.

@@ -424,6 +424,8 @@ fn a_map_that_changes_under_a_chain_stops_it() {
     let same = || file_map(&world.files[0].0, world.files[0].1);
     let again = change_tables(|tables| tables.without_map(1).with_map(1, same()));
     assert_eq!(again, Progress::Done(Err((ChainError::StaleFileMap(0), 2))));
+    let grown = change_tables(|tables| tables.with_resized_map(1, same()));
+    assert_eq!(grown, Progress::Reads);
     let gone = change_tables(|tables| tables.without_map(1));
     assert_eq!(gone, Progress::Done(Err((ChainError::UnknownFile(0), 2))));
     let unloaded = change_tables(|tables| tables.without_function(1));

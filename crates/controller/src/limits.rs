@@ -21,13 +21,16 @@ pub(crate) const CALLS_SLICE_UNITS: u64 = SLICE_UNITS;
 pub(crate) const CLOCK_UNITS: u64 = units_of_us(10);
 /// Hops of one turn: a caravan of lookups (i10 §3.2), some 40 µs.
 pub(crate) const HOPS_PER_TURN: usize = 512;
-/// Hops after which a turn ends if hosts share the reactor and something has arrived.
+/// Hops after which a turn ends if hosts share the reactor and something has arrived, or answers of several connections
+/// are to be sent.
 pub(crate) const HOPS_BEFORE_NEWS: usize = 128;
-/// A turn ends once answers that took `ANSWERED_UNITS` can leave and what is left of the same connection's commands
-/// takes at most `LEFT_UNITS`. So a send and a receive serve as many commands as possible, and while the host works on
-/// the answers and sends its next commands, the rest keeps this side busy.
+/// A turn that has worked for `ANSWERED_UNITS` ends once what is left of a connection's commands takes at most
+/// `LEFT_UNITS`. While the host works on the answers and sends its next commands, the rest keeps this side busy. A
+/// smaller rest would not last until then; with a larger one a send and a receive would serve fewer commands.
 pub(crate) const ANSWERED_UNITS: u64 = units_of_us(10);
 pub(crate) const LEFT_UNITS: u64 = units_of_us(20);
+/// A connection with fewer answers does not end a turn in this way: it may be one of many with a command each.
+pub(crate) const FEWEST_ANSWERS: usize = 4;
 /// An operation that is estimated to take longer gives way to other hosts: the turn ends before it if answers are to be
 /// sent, or, after `GIVE_WAY_UNITS`, if something has arrived. So a host with short commands waits for a few µs of
 /// other hosts' scans and not for a turn.
@@ -35,12 +38,12 @@ pub(crate) const LONG_UNITS: u64 = units_of_us(2);
 pub(crate) const GIVE_WAY_UNITS: u64 = units_of_us(5);
 /// A command counts as this many hops, because it ends with an answer: 64 commands fill a turn.
 pub(crate) const HOPS_PER_COMMAND: usize = 8;
-/// A hop counts as this many if its next read is handed to a device, or to a latency model, which happens at the end of
-/// the turn: 128 of them fill it.
+/// A hop counts as this many unless it is one of a round in memory: its next read may have to be handed to a device,
+/// which happens at the end of the turn. 128 of them fill it.
 pub(crate) const HOPS_PER_DEVICE_READ: usize = 4;
 /// Hops after which the clock is read again if a namespace has a latency model, so that a later read of a chain does
 /// not seem to have begun with the turn.
-pub(crate) const HOPS_PER_CLOCK: usize = 16;
+pub(crate) const HOPS_PER_CLOCK: usize = 16 * HOPS_PER_DEVICE_READ;
 /// Bytes to be sent that end a turn, because they are worth a send. They fill two segments as TCP gives them to a
 /// network device (64 KiB with headers, 45 packets of Ethernet): a little more would cost a third segment.
 pub(crate) const BYTES_PER_TURN: usize = 2 * 45 * 1448;

@@ -13,7 +13,7 @@
 //! together.
 
 use crate::fifo::Fifo;
-use crate::limits::{LONG_UNITS, ROUND, SLICE_UNITS};
+use crate::limits::{LONG_UNITS, ROUND, SLICE_UNITS, TURN_US};
 use crate::operation::Operation;
 use bpfof_chain::ChainId;
 use bpfof_function::cost::units_of_us;
@@ -23,8 +23,8 @@ use std::collections::BinaryHeap;
 /// Estimated cost of an operation before any of its connection has been performed, in units.
 const FIRST_ESTIMATE: u64 = 1000;
 
-/// How far a virtual time gets ahead of the others, in units: 1 ms, more than any operation takes.
-const MOST_AHEAD: u64 = units_of_us(1000);
+/// Most units of unscheduled work that a share is charged with until it is served again: a turn.
+const MOST_UNSCHEDULED: u64 = units_of_us(TURN_US);
 
 /// Most operations of a connection that are searched for those of one chain: some 10 µs.
 const MOST_TO_LOOK_AT: usize = 2048;
@@ -97,6 +97,8 @@ struct Share {
     waiting: Waiting,
     is_waiting: bool,
     members: u32,
+    /// Units of unscheduled work that it was charged with since it was last served.
+    unscheduled: u64,
     /// See [`Schedule::lasting_group`].
     is_lasting: bool,
 }
@@ -119,6 +121,8 @@ struct Member {
     host: u32,
     time: u64,
     is_waiting: bool,
+    /// As that of a [`Share`].
+    unscheduled: u64,
     /// Estimated cost of an operation, from its last ones.
     estimate: u64,
     /// Operations of chains that have begun.
@@ -204,10 +208,11 @@ impl Schedule {
         self.now
     }
 
-    /// Adds a host without connections to a group.
+    /// Adds a host without connections to a group, level with the group's others.
     pub(crate) fn new_host(&mut self, group: GroupIndex) -> HostIndex {
-        self.groups[group.0 as usize].members += 1;
-        let host = Host { group: group.0, share: Share::default() };
+        let Share { members, now: time, .. } = &mut self.groups[group.0 as usize];
+        *members += 1;
+        let host = Host { group: group.0, share: Share { time: *time, ..Share::default() } };
         HostIndex(reuse_or_push(&mut self.hosts, &mut self.free_hosts, host))
     }
 
@@ -245,6 +250,7 @@ impl Schedule {
                     host: host.0,
                     time,
                     is_waiting: false,
+                    unscheduled: 0,
                     estimate: FIRST_ESTIMATE,
                     active: Fifo::default(),
                     fresh: Fifo::default(),
@@ -378,8 +384,11 @@ impl Schedule {
             }
             let picked = self.pick_of_group(index);
             let group = &mut self.groups[index as usize];
-            if picked.is_some() && self.round.is_empty() {
-                self.now = self.now.max(group.time);
+            if picked.is_some() {
+                group.unscheduled = 0;
+                if self.round.is_empty() {
+                    self.now = self.now.max(group.time);
+                }
             }
             if group.waiting.is_empty() {
                 group.is_waiting = false;
@@ -404,11 +413,12 @@ impl Schedule {
                 continue;
             }
             let picked = pick_member(host, host_index, &mut self.members);
-            if let Some((_, time)) = picked
-                && self.round.is_empty()
-            {
-                group.now = group.now.max(host.time);
-                host.now = host.now.max(time);
+            if let Some((_, time)) = picked {
+                host.unscheduled = 0;
+                if self.round.is_empty() {
+                    group.now = group.now.max(host.time);
+                    host.now = host.now.max(time);
+                }
             }
             if host.waiting.is_empty() {
                 host.is_waiting = false;
@@ -584,23 +594,32 @@ impl Schedule {
         self.charge(connection, cost as i64 - (estimate * done) as i64);
     }
 
-    /// Adds to the virtual times of a connection, its host and its group, which get at most [`MOST_AHEAD`] ahead of the
-    /// others: work that no share bounds, such as that of connections that come and go, must not keep them from being
-    /// served at all.
+    /// Adds to the virtual times of a connection, its host and its group.
     #[inline]
     pub(crate) fn charge(&mut self, connection: u32, units: i64) {
         let Some(member) = self.members[connection as usize].as_mut() else { return };
         let Host { group, share: host } = &mut self.hosts[member.host as usize];
         let group = &mut self.groups[*group as usize];
-        let (group_now, host_now) = (group.now, host.now);
-        let times = [
-            (&mut group.time, self.now),
-            (&mut host.time, group_now),
-            (&mut member.time, host_now),
-        ];
-        for (time, now) in times {
-            let most = now.saturating_add(MOST_AHEAD).max(*time);
-            *time = time.saturating_add_signed(units).min(most);
+        for time in [&mut group.time, &mut host.time, &mut member.time] {
+            *time = time.saturating_add_signed(units);
+        }
+    }
+
+    /// The same for work that was done without being scheduled, such as that of connections that come and go. Each share
+    /// is charged with at most [`MOST_UNSCHEDULED`] of it until it is served again: much of it must not keep a share,
+    /// which many peers may have together, from being served at all.
+    pub(crate) fn charge_unscheduled(&mut self, connection: u32, units: u64) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        let Host { group, share: host } = &mut self.hosts[member.host as usize];
+        let group = &mut self.groups[*group as usize];
+        for (time, unscheduled) in [
+            (&mut group.time, &mut group.unscheduled),
+            (&mut host.time, &mut host.unscheduled),
+            (&mut member.time, &mut member.unscheduled),
+        ] {
+            let more = units.min(MOST_UNSCHEDULED - *unscheduled);
+            *unscheduled += more;
+            *time = time.saturating_add(more);
         }
     }
 
@@ -662,6 +681,7 @@ fn pick_member(host: &mut Share, index: u32, members: &mut [Option<Member>]) -> 
             continue;
         }
         member.is_waiting = false;
+        member.unscheduled = 0;
         return Some((connection, time));
     }
 }
@@ -735,18 +755,21 @@ mod tests {
         assert!((900..1_100).contains(&late), "{late}");
     }
 
-    /// Work that is charged without having waited for a turn, however much, delays a group's operations, but for a
-    /// limited time.
+    /// However much unscheduled work a group causes all the time, it is served again and again.
     #[test]
     fn nobody_is_indebted_for_ever() {
         let mut schedule = Schedule::default();
         join_hosts(&mut schedule, 0, 1);
         join_hosts(&mut schedule, 1, 1);
-        (0..1000).for_each(|_| schedule.charge(1, MOST_AHEAD as i64));
-        let most = (MOST_AHEAD / FIRST_ESTIMATE) as usize;
-        let served = serve(&mut schedule, 2, 2 * most);
-        let waited = served.iter().position(|by| *by == 1).expect("it is served");
-        assert!((most - ROUND..=most + ROUND).contains(&waited), "after {waited} operations");
+        let most = MOST_UNSCHEDULED / FIRST_ESTIMATE;
+        let mut served = [0; 2];
+        for _ in 0..10 * most {
+            for connection in serve(&mut schedule, 2, 1) {
+                served[connection as usize] += 1;
+            }
+            schedule.charge_unscheduled(1, 10 * MOST_UNSCHEDULED);
+        }
+        assert!(served.iter().all(|count| *count > 10), "{served:?}");
     }
 
     /// Also the indices of hosts whose connections leave while they wait.

@@ -27,7 +27,7 @@ pub(super) fn read<I: Io>(
     let is_shared = core.executor.schedule.is_shared();
     let units = units(read.length as usize);
     if is_shared && units > LONG_UNITS && core.executor.arenas.engine.awaits_one(read.chain) {
-        core.turn.hops += 1;
+        core.turn.hops += HOPS_PER_DEVICE_READ;
         core.executor.bring(namespace, &read);
         core.executor.spend(units);
         let done = Operation::ChainReadDone { chain: read.chain, ok: true, paid: units as u32 };

@@ -71,7 +71,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     }
     entry.closing = true;
     entry.closed_ns = core.executor.now_ns;
-    core.executor.schedule.charge(index, CLOSE_UNITS as i64);
+    core.executor.schedule.charge_unscheduled(index, CLOSE_UNITS);
     entry.cuts_chains |= cuts_chains;
     let connection = &mut entry.connection;
     let is_stranger =

@@ -36,7 +36,12 @@ fn goes_on<I: Io>(core: &mut Core<I>) -> bool {
     let Turn { hops, is_over, answers_leave, .. } = core.turn;
     !(is_over || answers_leave)
         && hops < HOPS_PER_TURN
-        && (hops < HOPS_BEFORE_NEWS || !core.executor.schedule.is_shared() || !core.io.has_news())
+        && (hops < HOPS_BEFORE_NEWS || !others_wait(core))
+}
+
+/// Whether hosts share the reactor, and one of them may wait for the end of this turn.
+fn others_wait<I: Io>(core: &mut Core<I>) -> bool {
+    core.executor.schedule.is_shared() && (core.dirty.len() > 1 || core.io.has_news())
 }
 
 /// Performs the next operation; false if there is none, or if it gives way.

@@ -6,8 +6,8 @@ use crate::commands::Context;
 use crate::connection::Connection;
 use crate::executor::{Executor, Outbox};
 use crate::limits::{
-    ANSWERED_UNITS, CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FILE_OPERATION_UNITS,
-    LEFT_UNITS, MESSAGES_NS, SEND_UNITS, TURN_US,
+    ANSWERED_UNITS, CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FEWEST_ANSWERS,
+    FILE_OPERATION_UNITS, LEFT_UNITS, MESSAGES_NS, SEND_UNITS, TURN_US,
 };
 use bpfof_function::cost::UNIT_PS;
 use std::collections::VecDeque;
@@ -250,7 +250,8 @@ impl<I: Io> Core<I> {
         {
             let (ended, left) = (connection.queue.ended(), connection.queue.in_flight());
             // What is left takes as long for each command as this turn's work so far.
-            self.turn.answers_leave |= cost * left as u64 <= LEFT_UNITS * ended as u64;
+            let is_little_left = cost * left as u64 <= LEFT_UNITS * ended as u64;
+            self.turn.answers_leave |= is_little_left && ended >= FEWEST_ANSWERS;
         }
     }
 

@@ -534,7 +534,7 @@ mod tests {
         let mut scene = Scene::new();
         let [busy, also_busy] = [1, 1].map(|last| scene.come(last).expect("room"));
         for index in [busy, also_busy].repeat(1000) {
-            scene.schedule.charge(index, 100_000);
+            scene.schedule.charge_unscheduled(index, 100_000);
             scene.schedule.wake(index);
         }
         let other = scene.come(2).expect("room");

@@ -79,7 +79,7 @@ pub(crate) fn adopt<I: Io>(
     connection.inaccessible = core.executor.registry.listener(ends.listener).inaccessible();
     let share = core.table.insert(connection, address, &mut core.executor.schedule);
     core.executor.schedule.join(index, share);
-    core.executor.schedule.charge(index, ADOPT_UNITS as i64);
+    core.executor.schedule.charge_unscheduled(index, ADOPT_UNITS);
     Some(index)
 }
 

@@ -223,14 +223,15 @@ impl FileMaps {
     }
 
     /// Waits until `file` has a map that holds now, or is refused one; true if it has such a map. An earlier refusal does
-    /// not count: the file is examined again.
+    /// not count: the file is examined again. Of a file without a lease, dirty pages are written back first, however long
+    /// that takes.
     #[must_use]
     pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
         self.wait_mapped_while(file, patience, &mut || true)
     }
 
     /// The same; also ends, with false unless `file` has a map, once `goes_on` returns false. It is called at least
-    /// every 50 ms.
+    /// every 50 ms while the file has no map.
     #[must_use]
     pub fn wait_mapped_while(
         &self,
@@ -247,8 +248,9 @@ impl FileMaps {
             let is_refusal = |why: &MapRefusal| !matches!(why, MapRefusal::JustChanged);
             let is_refused = looks > first && file.refusal().is_some_and(|why| is_refusal(&why));
             let left = end.saturating_duration_since(Instant::now());
-            if file.has_valid_map() || is_refused || !self.shared.is_kept() {
-                return file.has_valid_map();
+            let is_valid = file.has_valid_map();
+            if is_valid || is_refused || !self.shared.is_kept() {
+                return is_valid;
             }
             if left.is_zero() || !goes_on() {
                 file.refresh();

@@ -143,7 +143,7 @@ impl Files {
             // A file that has become too long keeps its map: reads beyond that go to the fall-back.
             if let Some(map) = map(index, length_bytes) {
                 slot.length_bytes = length_bytes;
-                self.tables = self.tables.with_map(id(index), map);
+                self.tables = self.tables.with_resized_map(id(index), map);
             }
         }
     }
