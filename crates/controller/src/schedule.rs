@@ -13,18 +13,17 @@
 //! together.
 
 use crate::fifo::Fifo;
-use crate::limits::{LONG_UNITS, ROUND, SLICE_UNITS, TURN_US};
+use crate::limits::{LONG_UNITS, ROUND, SLICE_UNITS};
 use crate::operation::Operation;
 use bpfof_chain::ChainId;
-use bpfof_function::cost::units_of_us;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Estimated cost of an operation before any of its connection has been performed, in units.
 const FIRST_ESTIMATE: u64 = 1000;
 
-/// Most units of unscheduled work that a share is charged with until it is served again: a turn.
-const MOST_UNSCHEDULED: u64 = units_of_us(TURN_US);
+/// Most units of unscheduled work that a share is charged with until it is served again.
+pub(crate) const MOST_UNSCHEDULED: u64 = SLICE_UNITS;
 
 /// Most operations of a connection that are searched for those of one chain: some 10 µs.
 const MOST_TO_LOOK_AT: usize = 2048;

@@ -265,7 +265,10 @@ impl<I: Io> Core<I> {
             self.dirty.push(index);
             self.turn.sends += 1;
             self.turn.units += SEND_UNITS;
-            self.executor.schedule.charge(index, SEND_UNITS as i64);
+            match entry.closing {
+                true => self.executor.schedule.charge_unscheduled(index, SEND_UNITS),
+                false => self.executor.schedule.charge(index, SEND_UNITS as i64),
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::hosts::{AddressSlot, Host};
 use crate::limits::{MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS};
 use crate::schedule::{GroupIndex, HostIndex, Schedule};
 use crate::transport::Port;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -99,6 +99,9 @@ pub(crate) struct Parties {
     ahead: HashMap<u64, u64>,
 }
 
+/// An address with more strangers' connections than this has many.
+const MANY_OF_ADDRESS: usize = 16;
+
 /// Most gone groups whose virtual time is kept.
 const MOST_AHEAD: usize = 1024;
 
@@ -175,6 +178,8 @@ struct Strangers {
     by_address: BTreeMap<(IpAddr, u64), u32>,
     /// How many each address has.
     counts: HashMap<IpAddr, usize>,
+    /// The same, sorted by number.
+    by_count: BTreeSet<(usize, IpAddr)>,
     /// The share of each address, and its number of connections, with those that are closing.
     shares: HashMap<IpAddr, (HostIndex, u32)>,
 }
@@ -184,7 +189,20 @@ impl Strangers {
         let (address, serial) = (connection.ends.counted_address(), connection.serial);
         self.all.insert(serial, connection.index);
         self.by_address.insert((address, serial), connection.index);
-        *self.counts.entry(address).or_insert(0) += 1;
+        self.count(address, self.count_of(address) + 1);
+    }
+
+    fn count(&mut self, address: IpAddr, count: usize) {
+        let before = match count {
+            0 => self.counts.remove(&address),
+            _ => self.counts.insert(address, count),
+        };
+        if let Some(before) = before {
+            self.by_count.remove(&(before, address));
+        }
+        if count > 0 {
+            self.by_count.insert((count, address));
+        }
     }
 
     /// Removes a connection that has joined its host, closes, or is gone. It may have been removed before.
@@ -194,12 +212,13 @@ impl Strangers {
             return;
         }
         self.by_address.remove(&(address, serial));
-        if let Some(count) = self.counts.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&address);
-            }
-        }
+        self.count(address, self.count_of(address).saturating_sub(1));
+    }
+
+    /// The address with most connections, if it has many.
+    fn fullest(&self) -> Option<IpAddr> {
+        let (count, address) = self.by_count.last()?;
+        (*count > MANY_OF_ADDRESS).then_some(*address)
     }
 
     /// A connection gets a part of the share of its address.
@@ -387,7 +406,7 @@ impl Table {
     }
 
     /// The connection to close for one more at these ends, if there are too many connections of strangers, or too many
-    /// of the same address: the oldest of them.
+    /// of the same address: the oldest of the address, of the one with the most, or, if none has many, of all.
     pub(super) fn oldest_pending(&self, ends: &Endpoints) -> Option<u32> {
         let address = ends.counted_address();
         match () {
@@ -395,22 +414,26 @@ impl Table {
                 self.strangers.of(address).next()
             }
             () if self.strangers.all.len() >= self.room.pending => {
-                self.strangers.all.values().next().copied()
+                let oldest = || self.strangers.all.values().next().copied();
+                let of_fullest = self.strangers.fullest();
+                of_fullest.map_or_else(oldest, |fullest| self.strangers.of(fullest).next())
             }
             () => None,
         }
     }
 
     /// The stranger's connection to close when there is no memory for one more at these ends and by the same transport:
-    /// the oldest of the same address, or of all.
+    /// the oldest of the same address, of the one with the most, or of all.
     pub(super) fn oldest_stranger(&self, ends: &Endpoints, port: &Port) -> Option<u32> {
         let is_message = |port: &Port| port.asked_qid().is_some();
         let is_alike = |index: &u32| {
             let known = self.get(*index).map(|entry| is_message(&entry.connection.port));
             known == Some(is_message(port))
         };
-        let here = self.strangers.of(ends.counted_address()).find(is_alike);
-        here.or_else(|| self.strangers.all.values().copied().find(is_alike))
+        let fullest = self.strangers.fullest();
+        let mut addresses = [Some(ends.counted_address()), fullest].into_iter().flatten();
+        let of_address = addresses.find_map(|address| self.strangers.of(address).find(is_alike));
+        of_address.or_else(|| self.strangers.all.values().copied().find(is_alike))
     }
 
     /// Whether there are so many connections that new ones may find no room: then all are searched.
@@ -511,6 +534,30 @@ mod tests {
         scene.go(first);
         assert_eq!(scene.come(4), Some(first));
         assert_eq!(scene.table.oldest_pending(&ends(4)), Some(1), "the oldest of four");
+    }
+
+    /// A stranger does not have to go for others that come from a few addresses all the time.
+    #[test]
+    fn who_comes_from_few_addresses_has_to_go() {
+        let mut scene = Scene::new();
+        scene.table.room = Room { connections: 100, pending: 41, pending_of_address: 30 };
+        let honest = scene.come(9).expect("room");
+        for _ in 0..1000 {
+            for last in [1, 2] {
+                if let Some(goes) = scene.table.oldest_pending(&ends(last)) {
+                    scene.table.closes(goes);
+                    scene.go(goes);
+                    assert_ne!(goes, honest);
+                }
+                scene.come(last).expect("room");
+            }
+        }
+        let goes = scene.table.oldest_pending(&ends(3)).expect("there are too many");
+        assert_ne!(goes, honest);
+        // Where no address has many, the oldest goes.
+        let mut scene = Scene::new();
+        let all: Vec<u32> = (1..=4).map(|last| scene.come(last).expect("room")).collect();
+        assert_eq!(scene.table.oldest_pending(&ends(5)), Some(all[0]));
     }
 
     #[test]

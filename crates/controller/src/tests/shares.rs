@@ -15,6 +15,7 @@ use crate::reactor::table::Room;
 use crate::registry::Registry;
 use crate::rig::{NQN, PEER_NQN, Rig, h2c_data};
 use crate::room::Newcomer;
+use crate::schedule::MOST_UNSCHEDULED;
 use crate::subsystem::Subsystem;
 use bpfof_chain::Limits;
 use bpfof_function::cost::UNIT_PS;
@@ -393,6 +394,21 @@ fn one_host_leaves_room_for_functions_of_others() {
     let mut other = Peer::connect_as(&mut rig, "nqn.2026-01.io.bpf-of:another");
     let (status, _) = try_to_load_get(&mut rig, &mut other, keep);
     assert_eq!(status, Status::SUCCESS);
+}
+
+/// However many connections of strangers come and go, those that stay get further behind by a slice only.
+#[test]
+fn strangers_do_not_pay_for_those_that_come_and_go() {
+    let mut rig = Rig::new(Limits::default());
+    let stays = rig.open();
+    let time = |rig: &Rig| rig.core.executor.schedule.time_of(rig.index(stays));
+    let before = time(&rig);
+    for _ in 0..100 {
+        let line = rig.open();
+        rig.close(line);
+    }
+    let behind = time(&rig) - before;
+    assert!(behind <= MOST_UNSCHEDULED, "{behind} units");
 }
 
 #[test]
