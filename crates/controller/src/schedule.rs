@@ -760,15 +760,14 @@ mod tests {
         let mut schedule = Schedule::default();
         join_hosts(&mut schedule, 0, 1);
         join_hosts(&mut schedule, 1, 1);
-        let most = MOST_UNSCHEDULED / FIRST_ESTIMATE;
         let mut served = [0; 2];
-        for _ in 0..10 * most {
+        for _ in 0..1000 {
             for connection in serve(&mut schedule, 2, 1) {
                 served[connection as usize] += 1;
             }
             schedule.charge_unscheduled(1, 10 * MOST_UNSCHEDULED);
         }
-        assert!(served.iter().all(|count| *count > 10), "{served:?}");
+        assert!(served[1] > 1000, "{served:?}");
     }
 
     /// Also the indices of hosts whose connections leave while they wait.

@@ -99,9 +99,6 @@ pub(crate) struct Parties {
     ahead: HashMap<u64, u64>,
 }
 
-/// An address with more strangers' connections than this has many.
-const MANY_OF_ADDRESS: usize = 16;
-
 /// Most gone groups whose virtual time is kept.
 const MOST_AHEAD: usize = 1024;
 
@@ -183,6 +180,9 @@ struct Strangers {
     /// The share of each address, and its number of connections, with those that are closing.
     shares: HashMap<IpAddr, (HostIndex, u32)>,
 }
+
+/// An address with more strangers' connections than this has many.
+const MANY_OF_ADDRESS: usize = 16;
 
 impl Strangers {
     fn insert(&mut self, connection: &Connection) {
