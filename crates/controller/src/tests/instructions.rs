@@ -53,12 +53,12 @@ impl Kind {
 
 /// The kinds, with the maximum instructions of one command on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 6] = [
-    (Kind::Read512, 1020, 1760),
-    (Kind::Read4096, 1360, 1690),
-    (Kind::Write4096, 1480, 3620),
-    (Kind::Chain, 1070, 7440),
-    (Kind::Vector1, 1160, 8285),
-    (Kind::Vector32, 1330, 206_500),
+    (Kind::Read512, 1035, 1825),
+    (Kind::Read4096, 1370, 1760),
+    (Kind::Write4096, 1485, 3690),
+    (Kind::Chain, 1075, 7625),
+    (Kind::Vector1, 1175, 8480),
+    (Kind::Vector32, 1340, 210_600),
 ];
 
 /// A host's queue and the target.
