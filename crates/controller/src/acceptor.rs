@@ -1,16 +1,16 @@
 //! Accepts connections: the listening sockets, and the thread that distributes connections to the reactors.
 
+use crate::command_log::StrangersLog;
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
 use crate::error::ServerError;
 use crate::handshake::{Deliver, Handshakes};
-use crate::hosts::AddressSlot;
 use crate::limits::{
-    MAX_QUEUE_ENTRIES, MAX_UNTAKEN, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_IN_CAPSULE_BYTES,
-    RDMA_ADMIN_WORK_BYTES, RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
+    MAX_QUEUE_ENTRIES, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_IN_CAPSULE_BYTES, RDMA_ADMIN_WORK_BYTES,
+    RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
 };
-use crate::reactor::uring::Mailbox;
-use crate::reactor::{Asked, Link, Message};
+use crate::reactor::mailbox::{Comer, Mailbox};
+use crate::reactor::{Asked, Link};
 use crate::registry::Registry;
 use bpfof_device::rdma;
 use bpfof_nvme::Sqe;
@@ -131,19 +131,25 @@ pub(crate) struct Acceptor {
 struct Dealer {
     mailboxes: Vec<Mailbox>,
     next: AtomicUsize,
+    log: StrangersLog,
 }
 
 impl Dealer {
-    fn deal(&self, link: Link, ends: Endpoints, slot: AddressSlot) {
+    fn deal(&self, comer: Comer) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         let mailbox = &self.mailboxes[next % self.mailboxes.len()];
-        mailbox.send(Message::Adopt(link, ends, slot));
+        if let Some(gone) = mailbox.hand_over(comer) {
+            let why = "the reactor has no time for new connections, and most of those that wait \
+                       are of this address";
+            self.log.warn(format_args!("{} refused", gone.ends.peer), format_args!("{why}"));
+            gone.link.refuse();
+        }
     }
 
-    /// Whether the next reactor has the maximum number of untaken connections.
+    /// Whether a connection would have to wait for the next reactor.
     fn is_full(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
-        self.mailboxes[next % self.mailboxes.len()].untaken() >= MAX_UNTAKEN
+        self.mailboxes[next % self.mailboxes.len()].is_full()
     }
 }
 
@@ -154,7 +160,8 @@ impl Acceptor {
         config: &TargetConfig,
     ) -> Result<Acceptor, ServerError> {
         let tls = config.tls();
-        let dealer = Arc::new(Dealer { mailboxes, next: AtomicUsize::new(0) });
+        let (next, log) = (AtomicUsize::new(0), StrangersLog::default());
+        let dealer = Arc::new(Dealer { mailboxes, next, log });
         let handshakes = match tls {
             TlsMode::Off | TlsMode::ByRules => None,
             TlsMode::Allowed | TlsMode::Required => {
@@ -172,7 +179,7 @@ impl Acceptor {
                 }
                 let dealer = Arc::clone(&dealer);
                 let deliver: Deliver = Arc::new(move |(socket, ends, slot), secure| {
-                    dealer.deal(Link::Socket(socket, secure), ends, slot);
+                    dealer.deal(Comer { link: Link::Socket(socket, secure), ends, slot });
                 });
                 Some(Handshakes::new(registry, config, deliver))
             }
@@ -205,7 +212,7 @@ impl Acceptor {
                     known.is_up.store(!listener.is_dead(), Ordering::Relaxed);
                 }
                 let which = (*index, *discovery_only);
-                let Some((comer, ends)) = accept_one(listener, which, &mut refused) else {
+                let Some((link, ends)) = accept_one(listener, which, &mut refused) else {
                     continue;
                 };
                 let hosts = &self.registry.hosts;
@@ -217,21 +224,18 @@ impl Acceptor {
                             "it has {limit} connections, which is the limit (connections-per-address)"
                         ),
                     );
-                    comer.refuse();
+                    link.refuse();
                     continue;
                 };
                 // Connections for which a reactor has no time wait in the kernel.
                 while self.dealer.is_full() && !is_stopped(stop) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                match (comer, &self.handshakes) {
-                    (Comer::Socket(socket), Some(handshakes)) => {
+                match (link, &self.handshakes) {
+                    (Link::Socket(socket, _), Some(handshakes)) => {
                         handshakes.begin((socket, ends, slot));
                     }
-                    (Comer::Socket(socket), None) => {
-                        self.dealer.deal(Link::Socket(socket, None), ends, slot);
-                    }
-                    (Comer::Rdma(asked), _) => self.dealer.deal(Link::Asked(asked), ends, slot),
+                    (link, _) => self.dealer.deal(Comer { link, ends, slot }),
                 }
             }
         }
@@ -263,37 +267,21 @@ impl Refused {
     }
 }
 
-/// A connection that was accepted or requested.
-enum Comer {
-    Socket(OwnedFd),
-    Rdma(Box<Asked>),
-}
-
-impl Comer {
-    /// Refuses it for lack of room: hosts by RDMA get the status, others see the connection closed.
-    fn refuse(self) {
-        if let Comer::Rdma(asked) = self {
-            let status = RejectStatus::NO_RESOURCES;
-            asked.request.reject(&ConnectReject { status }.to_bytes());
-        }
-    }
-}
-
 fn accept_one(
     socket: &Listening,
     (listener, discovery_only): (u16, bool),
     refused: &mut Refused,
-) -> Option<(Comer, Endpoints)> {
+) -> Option<(Link, Endpoints)> {
     let ends = |peer, local| Endpoints { peer, local, discovery_only, listener };
     let accepted = match socket {
         Listening::Tcp(socket) => socket.accept().and_then(|(stream, peer)| {
             let local = stream.local_addr()?;
-            Ok(Some((Comer::Socket(prepare(stream)), ends(peer, local))))
+            Ok(Some((Link::Socket(prepare(stream), None), ends(peer, local))))
         }),
         Listening::Rdma(socket) => socket.next().map(|request| {
             let request = request?;
             let ends = ends(request.peer(), request.local());
-            look_at_request(request, refused).map(|asked| (Comer::Rdma(asked), ends))
+            look_at_request(request, refused).map(|asked| (Link::Asked(asked), ends))
         }),
     };
     match accepted {

@@ -8,7 +8,7 @@ use log::Level;
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// The limit on lines of one connection, or of all strangers of a kind.
@@ -66,17 +66,29 @@ impl LinesOfKinds {
     }
 }
 
-/// Lines about one host, which count among those about all.
+/// Lines about one host, which count among those about its group, and about all hosts.
 #[derive(Debug)]
-pub(crate) struct HostLog(LinesOfKinds);
+pub(crate) struct HostLog {
+    own: LinesOfKinds,
+    group: Arc<GroupLog>,
+}
 
-impl Default for HostLog {
-    fn default() -> HostLog {
-        HostLog(LinesOfKinds::new())
+/// Lines about the hosts of a group. Together they have the limit of one: names are free.
+#[derive(Debug)]
+pub(crate) struct GroupLog(LinesOfKinds);
+
+impl Default for GroupLog {
+    fn default() -> GroupLog {
+        GroupLog(LinesOfKinds::new())
     }
 }
 
 impl HostLog {
+    /// The limit on lines about a host of this group.
+    pub(crate) fn of(group: &Arc<GroupLog>) -> HostLog {
+        HostLog { own: LinesOfKinds::new(), group: Arc::clone(group) }
+    }
+
     /// Counts a line; returns whether it is logged, and the text to log instead, if any.
     fn count(
         &self,
@@ -86,8 +98,13 @@ impl HostLog {
         let words = format_args!(
             "further messages of this kind about this host are suppressed for this second"
         );
-        let own = self.0.count(topic, level, now_ns);
+        let own = self.own.count(topic, level, now_ns);
         let own = instead(words, own, HOST_LOG_LINES_PER_SECOND)?;
+        let words = format_args!(
+            "further messages of this kind about hosts without keys at its address are suppressed for this second"
+        );
+        let group = self.group.0.count(topic, level, now_ns);
+        let group = instead(words, group, HOST_LOG_LINES_PER_SECOND)?;
         let words = format_args!(
             "further messages of this kind about hosts are suppressed for this second"
         );
@@ -96,7 +113,7 @@ impl HostLog {
             _ => HOSTS_LOG_LINES_PER_SECOND,
         };
         let all = instead(words, all.count(topic, level, now_ns), most)?;
-        Some(own.or(all))
+        Some(own.or(group).or(all))
     }
 
     /// Logs a line about the host, unless there were too many of its kind this second about it, or about all hosts.
@@ -247,7 +264,8 @@ mod tests {
             lines.count() as u32
         };
         let most = HOST_LOG_LINES_PER_SECOND + 1;
-        let host = HostLog::default();
+        let new_host = || HostLog::of(&Arc::default());
+        let host = new_host();
         let commands = |second: u64| count(&host, second, Topic::Commands, Level::Info);
         assert_eq!(
             [commands(1), commands(2), commands(1)],
@@ -255,7 +273,7 @@ mod tests {
             "an older second is no new one"
         );
         // Many hosts together fill a kind, and no other.
-        let hosts: Vec<HostLog> = (0..20).map(|_| HostLog::default()).collect();
+        let hosts: Vec<HostLog> = (0..20).map(|_| new_host()).collect();
         let lines = hosts.iter().map(|host| count(host, 3, Topic::Commands, Level::Info));
         assert_eq!(lines.sum::<u32>(), HOSTS_LOG_LINES_PER_SECOND + 1);
         for (topic, level) in [(Topic::Coming, Level::Info), (Topic::Commands, Level::Warn)] {
@@ -267,5 +285,10 @@ mod tests {
         assert_eq!(warnings.sum::<u32>(), HOSTS_LOG_LINES_PER_SECOND + 1);
         let errors = hosts.iter().map(|host| count(host, 4, Topic::Commands, Level::Error));
         assert_eq!(errors.sum::<u32>(), 20 * most);
+        // Hosts of one group have no more lines than one.
+        let group = Arc::default();
+        let hosts: Vec<HostLog> = (0..20).map(|_| HostLog::of(&group)).collect();
+        let errors = hosts.iter().map(|host| count(host, 5, Topic::Commands, Level::Error));
+        assert_eq!(errors.sum::<u32>(), most);
     }
 }

@@ -6,7 +6,7 @@
 //! bounded memory; a host that has to authenticate itself has its own share. All unidentified hosts at an address that
 //! ask for the discovery log are one host, whatever their names are.
 
-use crate::command_log::HostLog;
+use crate::command_log::{GroupLog, HostLog};
 use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
 use bpfof_function::memory::{Account, Memory, MemoryFull};
@@ -120,6 +120,8 @@ pub(crate) struct Group {
     pub(crate) compile_time_ns: AtomicU64,
     /// Compile time that each of its waiting hosts has had.
     pub(crate) compile_now_ns: AtomicU64,
+    /// Rate limit of log lines about its hosts.
+    log: Arc<GroupLog>,
 }
 
 /// Resources that the hosts without keys at an address share.
@@ -356,7 +358,7 @@ impl Hosts {
             return host;
         }
         // A host that reconnects has no more log lines than one that stays, and keeps its place at the compiler.
-        let log = last.map(|known| Arc::clone(&known.log)).unwrap_or_default();
+        let log = last.map(|known| Arc::clone(&known.log));
         let compile_time_ns =
             last.map(|known| Arc::clone(&known.compile_time_ns)).unwrap_or_default();
         let own_group = last.map(|known| Arc::clone(&known.group));
@@ -379,6 +381,7 @@ impl Hosts {
         });
         let alone = || (self.memory.account(), own_group.unwrap_or_else(new_group));
         let (memory, group) = share.unwrap_or_else(alone);
+        let log = log.unwrap_or_else(|| Arc::new(HostLog::of(&group.log)));
         let host = Arc::new(Host {
             nqn: nqn.to_owned(),
             serial,

@@ -51,15 +51,19 @@ pub(crate) const BYTES_PER_TURN: usize = 2 * 45 * 1448;
 pub(crate) const COMPLETIONS_PER_TURN: usize = 256;
 /// Completions between two reads of the clock.
 pub(crate) const COMPLETIONS_PER_CLOCK: usize = 16;
-/// Ended connections that are closed in one turn: some 50 µs each.
+/// Connections that are closed in one turn, if it has time for them: some 50 µs each.
 pub(crate) const CLOSES_PER_TURN: usize = 4;
+/// The same for new connections: some 10 µs each.
+pub(crate) const ADOPTS_PER_TURN: usize = 8;
+/// Connections that are to be closed, from which on no more are adopted.
+pub(crate) const MANY_ENDED: usize = 64;
 /// Cost of closing a connection, in units.
 pub(crate) const CLOSE_UNITS: u64 = units_of_us(50);
 /// Cost of adopting a connection, in units.
 pub(crate) const ADOPT_UNITS: u64 = units_of_us(10);
 /// Connections that are checked in one turn; each is checked once a second. For some the check takes a system call.
 pub(crate) const LOOKS_PER_TURN: u32 = 64;
-/// Messages of other threads that are taken in one turn: new connections among them, some 10 µs each.
+/// Messages of other threads that are taken in one turn.
 pub(crate) const MESSAGES_PER_TURN: usize = 16;
 /// Time that a turn spends on messages while operations or received data wait, in ns. A message that exceeds it is
 /// still completed.
@@ -136,11 +140,18 @@ pub(crate) const MAX_CONNECTIONS: usize = 4096;
 pub(crate) const MAX_PENDING: usize = 1024;
 /// Of these, connections of one address.
 pub(crate) const MAX_PENDING_OF_ADDRESS: usize = 512;
+/// An address has many connections of strangers, or connections that wait for a reactor, if it has more than these: at
+/// the limit of all addresses it loses some before others do.
+pub(crate) const MANY_OF_ADDRESS: usize = 16;
+/// Connections that are closing, besides those of `MAX_CONNECTIONS`: most for a turn, some until the peer has taken its
+/// data.
+pub(crate) const MAX_CLOSING: usize = 512;
 /// Unsent bytes at which a stranger's connection takes no more commands.
 pub(crate) const STRANGER_UNSENT_BYTES: usize = 4 << 10;
 /// Slots of a queue before its host has authenticated: authentication messages come one by one.
 pub(crate) const STRANGER_SLOTS: u16 = 4;
-/// Connections that were handed to a reactor and that it has not taken. At this limit no more are accepted.
+/// Connections that were handed to a reactor and that it has not taken. At this limit the address with most loses its
+/// oldest; if no address has many, no more are accepted.
 pub(crate) const MAX_UNTAKEN: usize = 256;
 /// Associations of a subsystem at a time. One more removes the least useful one.
 pub(crate) const MAX_CONTROLLERS: usize = 1024;

@@ -3,7 +3,7 @@
 use crate::config::AnaState;
 use crate::listener::Listener;
 use crate::reactor::Message;
-use crate::reactor::uring::Mailbox;
+use crate::reactor::mailbox::Mailbox;
 use crate::registry::Registry;
 use crate::report::{NoReport, TargetReport};
 use std::sync::mpsc::channel;

@@ -5,7 +5,7 @@ use crate::observe::tracer::{
     Clock, MAX_PER_SECOND, MAX_TRACES, RING, Trace, TraceRequest, Traced,
 };
 use crate::reactor::Message;
-use crate::reactor::uring::Mailbox;
+use crate::reactor::mailbox::Mailbox;
 use crate::report::NoReport;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};

@@ -16,7 +16,8 @@ use crate::observe::tracer::TraceRequest;
 use crate::own_functions::OwnFunctions;
 use crate::paths::{self, Paths};
 use crate::questions::{self, TraceError, Tracing};
-use crate::reactor::uring::{Mailbox, Reactor, Setup};
+use crate::reactor::mailbox::{Comer, Mailbox, mailbox};
+use crate::reactor::uring::{Reactor, Setup};
 use crate::reactor::{Link, Message};
 use crate::registry::Registry;
 use crate::reload::{self, Plan};
@@ -240,7 +241,11 @@ impl Server {
         };
         let (sockets, stop) = (Arc::clone(sockets), Arc::clone(&self.stop_accepting));
         let thread = std::thread::Builder::new().name("accept".into());
-        let thread = thread.spawn(move || acceptor.run(&sockets, &stop));
+        let aside = self.aside();
+        let thread = thread.spawn(move || {
+            aside();
+            acceptor.run(&sockets, &stop);
+        });
         self.acceptor = Some(thread.map_err(ServerError::Start)?);
         Ok(())
     }
@@ -270,15 +275,12 @@ impl Server {
         clock: Instant,
     ) -> Result<(), ServerError> {
         let index = self.reactors.len();
-        let (sender, messages) = channel();
-        let event = event().map_err(ServerError::Start)?;
-        let mailbox = Mailbox::new(sender, Arc::clone(&event));
+        let (mailbox, inbox) = mailbox(event().map_err(ServerError::Start)?);
         self.mailboxes.lock().expect("no panic while held").push(mailbox);
         let setup = Setup {
             index,
             registry: Arc::clone(registry),
-            messages,
-            event,
+            inbox,
             mailboxes: Arc::clone(&self.mailboxes),
             loader: loader.clone(),
             authenticator: authenticator.clone(),
@@ -356,7 +358,7 @@ impl Server {
             let ends = Endpoints { peer: here, local: here, discovery_only: false, listener: 0 };
             let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
             let mailbox = &mailboxes[next.fetch_add(1, Ordering::Relaxed) % mailboxes.len()];
-            mailbox.send(Message::Adopt(Link::Fabric(target), ends, slot));
+            drop(mailbox.hand_over(Comer { link: Link::Fabric(target), ends, slot }));
             Ok(host)
         }
     }

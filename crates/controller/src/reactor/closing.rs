@@ -14,7 +14,7 @@ use crate::transport::Port;
 use log::Level;
 use std::sync::Arc;
 
-/// Queues a connection to be closed at the end of a turn. Many may end at once, and closing one takes longer than most
+/// Queues a connection to be closed at the end of a turn that has time for it. Many may end at once, and closing one takes longer than most
 /// commands.
 pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) {
     if let Some(entry) = core.table.get_mut(index) {
@@ -39,14 +39,15 @@ pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts
 /// Closes some of the queued connections.
 pub(super) fn close_ended<I: Io>(core: &mut Core<I>) {
     for _ in 0..CLOSES_PER_TURN {
+        if core.ended.is_empty() || !core.has_time_for_turnover() {
+            return;
+        }
         let Some(Ended { index, serial, reason, cuts_chains }) = core.ended.pop_front() else {
             return;
         };
         if core.connection(index).is_some_and(|connection| connection.serial == serial) {
-            match cuts_chains {
-                true => close(core, index, &reason),
-                false => dismiss(core, index, &reason),
-            }
+            let cuts_chains = cuts_chains && core.stop_at_ns.is_none();
+            begin_to_close(core, index, &reason, cuts_chains);
         }
     }
 }
@@ -58,19 +59,10 @@ pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
     begin_to_close(core, index, reason, cuts_chains);
 }
 
-/// The same for a host that waits for its chains: they run to their ends.
-pub(super) fn dismiss<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
-    begin_to_close(core, index, reason, false);
-}
-
+/// The same; without `cuts_chains` for a host that waits for its chains: they run to their ends.
 fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
-    core.table.closes(index);
-    let Some(entry) = core.table.get_mut(index) else { return };
-    if entry.closing {
-        return;
-    }
-    entry.closing = true;
-    entry.closed_ns = core.executor.now_ns;
+    let begun_ns = core.io.now_ns();
+    let Some(entry) = core.table.begin_to_close(index, core.executor.now_ns) else { return };
     core.executor.schedule.charge_unscheduled(index, CLOSE_UNITS);
     entry.cuts_chains |= cuts_chains;
     let connection = &mut entry.connection;
@@ -122,7 +114,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         }
     }
     core.mark_dirty(index);
-    remove_if_done(core, index);
+    core.note_turnover(begun_ns);
 }
 
 /// Gives up chains that have not begun, and resting chains if chains are cut short.
@@ -169,11 +161,13 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
         let tally = &entry.connection.tally;
         association.host().remember(core.index, &tally.totals, &tally.latencies);
     }
+    let begun_ns = core.io.now_ns();
     core.executor.admission.leave(index);
     core.executor.schedule.leave(index);
     core.executor.observer.slowest.forget(index);
     core.table.remove(index, &core.executor.schedule);
     core.io.close(index);
+    core.note_turnover(begun_ns);
 }
 
 /// Sends a connection's unsent data, if no send is in progress.

@@ -1,7 +1,7 @@
 //! Completions of a reactor's operations, and messages to it.
 
 use super::chains;
-use super::closing::{close, close_soon, dismiss, end_queues, flush, remove_if_done};
+use super::closing::{close, close_soon, end_queues, end_soon, flush, remove_if_done};
 use super::io::{Io, Message};
 use super::serve::after_commands;
 use super::state::Core;
@@ -158,7 +158,6 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
 /// Handles a message.
 pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
     match message {
-        Message::Adopt(..) => unreachable!("the caller owns the sockets and adopts connections"),
         Message::EndQueues(controller, and_admin) => end_queues(core, &controller, and_admin),
         Message::Serve(served, _done) => {
             core.executor.serve(&served);
@@ -175,7 +174,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 if listener.is_drained() && !entry.closing && ends_when_drained(connection) {
                     let reason =
                         "its listener is drained, and the host has not read the ANA log page";
-                    dismiss(core, index, reason);
+                    end_soon(core, index, reason, false);
                 }
             }
             tell_hosts(core);
@@ -186,7 +185,8 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             };
             for index in core.table.indices() {
                 if core.connection(index).is_some_and(is_its) {
-                    dismiss(core, index, "an operator closes its listener's connections");
+                    let reason = "an operator closes its listener's connections";
+                    end_soon(core, index, reason, false);
                 }
             }
         }
@@ -204,6 +204,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
         // No operation is being performed now, and the next one looks for new tables.
         Message::Fence(_passed) => {}
         Message::Fenced(all) => {
+            core.awaits_fence = false;
             for fenced in all {
                 let index = fenced.command.connection;
                 if let Some(mut cx) = core.context(index)

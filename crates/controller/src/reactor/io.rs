@@ -1,10 +1,8 @@
 //! The interface between a reactor and its environment, and messages to a reactor.
 
 use crate::authenticator::{Authenticated, Authentication};
-use crate::connection::Endpoints;
 use crate::controller::Controller;
 use crate::executor::Executor;
-use crate::hosts::AddressSlot;
 use crate::loader::{Load, Loaded};
 use crate::namespace_table::Served;
 use crate::observe::record::CommandRecord;
@@ -15,6 +13,7 @@ use crate::transport::secure::Secure;
 use bpfof_device::Outgoing;
 use bpfof_device::fabric::{Endpoint, Work};
 use bpfof_device::rdma;
+use bpfof_nvme::rdma::{ConnectReject, RejectStatus};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -94,6 +93,20 @@ pub(crate) enum Link {
     Rdma(Box<rdma::Endpoint>),
 }
 
+impl Link {
+    /// Refuses it for lack of room: hosts by RDMA get the status, others see the connection closed.
+    pub(crate) fn refuse(self) {
+        if let Link::Asked(asked) = self {
+            asked.request.reject(&no_resources());
+        }
+    }
+}
+
+/// The answer to a host by RDMA for which there is no room.
+pub(super) fn no_resources() -> [u8; ConnectReject::BYTES] {
+    ConnectReject { status: RejectStatus::NO_RESOURCES }.to_bytes()
+}
+
 /// A connection that a host asks for by RDMA.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -125,8 +138,6 @@ impl Drop for Fence {
 
 /// Messages to a reactor.
 pub(crate) enum Message {
-    /// Serve this connection.
-    Adopt(Link, Endpoints, AddressSlot),
     /// End the I/O queues of this controller; with `true` also its admin queue.
     EndQueues(Arc<Controller>, bool),
     /// Serve these namespaces from now on and no others; then drop the sender.

@@ -8,10 +8,12 @@
 //! - [`state`]: the state of a reactor; `table`: its connections.
 //! - [`upkeep`]: adopts connections and checks them periodically; [`closing`]: closes them.
 //! - [`chains`]: continues, ends and suspends chains.
+//! - [`mailbox`]: what other threads hand to a reactor; `turnover`: the time for connections that come and go.
 
 pub(crate) mod chains;
 pub(crate) mod closing;
 pub(crate) mod completions;
+pub(crate) mod mailbox;
 pub(crate) mod serve;
 pub(crate) mod state;
 pub(crate) mod table;
@@ -20,6 +22,7 @@ pub(crate) mod upkeep;
 pub(crate) mod uring;
 
 mod io;
+mod turnover;
 
 pub(crate) use io::{Asked, Link, Message};
 #[cfg(any(test, feature = "fuzz"))]

@@ -1,7 +1,7 @@
 //! Serving connections in the order of their shares.
 
 use super::chains;
-use super::closing::{close, close_soon, flush, go_on_later};
+use super::closing::{close_soon, end_soon, flush, go_on_later};
 use super::io::{Io, Message};
 use super::state::{Core, Turn};
 use super::table::Entry;
@@ -148,7 +148,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let begun_ns = io.now_ns();
     executor.now_ns = begun_ns;
     if let Some(reason) = given_up_reason(io, connection, begun_ns) {
-        return close(core, index, reason);
+        return end_soon(core, index, reason, true);
     }
     let Some(input) = connection.port.take_input() else { return };
     let (until, mut used, mut takes_long) = (executor.spent() + SLICE_UNITS, 0, false);
@@ -194,7 +194,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
             }
             after_commands(core, index);
             flush(core, index);
-            close(core, index, &reason.to_string());
+            end_soon(core, index, &reason.to_string(), true);
             core.mark_dirty(index);
         }
     }

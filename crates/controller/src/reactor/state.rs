@@ -2,12 +2,13 @@
 
 use super::io::Io;
 use super::table::{Entry, Table};
+use super::turnover::Turnover;
 use crate::commands::Context;
 use crate::connection::Connection;
 use crate::executor::{Executor, Outbox};
 use crate::limits::{
     ANSWERED_UNITS, CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FEWEST_ANSWERS,
-    FILE_OPERATION_UNITS, LEFT_UNITS, MESSAGES_NS, SEND_UNITS, TURN_US,
+    FILE_OPERATION_UNITS, LEFT_UNITS, MANY_ENDED, MESSAGES_NS, SEND_UNITS, TURN_US,
 };
 use bpfof_function::cost::UNIT_PS;
 use std::collections::VecDeque;
@@ -101,6 +102,9 @@ pub(crate) struct Core<I> {
     /// Connections that have ended and are to be closed.
     pub(super) ended: VecDeque<Ended>,
     pub(super) turn: Turn,
+    pub(super) turnover: Turnover,
+    /// Whether a fence is under way.
+    pub(super) awaits_fence: bool,
     /// Unfinished sends of memory that commands may change.
     pub(super) lent: usize,
     pub(super) ticks: Ticks,
@@ -122,6 +126,8 @@ impl<I: Io> Core<I> {
             dirty: Vec::new(),
             ended: VecDeque::new(),
             turn: Turn::default(),
+            turnover: Turnover::default(),
+            awaits_fence: false,
             lent: 0,
             ticks: Ticks::default(),
             stop_at_ns: None,
@@ -194,6 +200,24 @@ impl<I: Io> Core<I> {
     pub(crate) fn keeps_waiting_since(&mut self, begun_ns: u64) -> bool {
         let taken_ns = self.executor.now_ns.saturating_sub(begun_ns);
         taken_ns >= MESSAGES_NS && (self.executor.schedule.has_work() || self.io.has_news())
+    }
+
+    /// Whether a connection may be adopted or closed now: its work does not delay other work, or there is time for it
+    /// all the same.
+    pub(super) fn has_time_for_turnover(&mut self) -> bool {
+        let waits = self.executor.schedule.has_work() || !self.dirty.is_empty();
+        self.turnover.has_time() || !waits && !self.io.has_news()
+    }
+
+    /// Whether a connection may be adopted now. If many are to be closed, these come first.
+    pub(super) fn has_time_to_adopt(&mut self) -> bool {
+        self.ended.len() < MANY_ENDED && self.has_time_for_turnover()
+    }
+
+    /// Counts the time since `begun_ns` as that of connections that come and go.
+    pub(super) fn note_turnover(&mut self, begun_ns: u64) {
+        let now_ns = self.io.now_ns();
+        self.turnover.took(begun_ns, now_ns);
     }
 
     /// Operations begin. If the turn's time is over already, it starts anew: otherwise a peer that causes much work
@@ -277,6 +301,7 @@ impl<I: Io> Core<I> {
 mod tests {
     use super::*;
     use crate::operation::{CommandId, FileOperation};
+    use crate::reactor::closing::{close_ended, end_soon};
     use crate::rig::Rig;
     use bpfof_chain::Limits;
 
@@ -292,6 +317,33 @@ mod tests {
         assert!(!core.is_turn_over());
         core.io.now_ns += TURN_US * 1000;
         assert!(core.is_turn_over());
+    }
+
+    /// Connections come and go in time that nobody else needs, or in a part of it.
+    #[test]
+    fn closing_waits_while_others_wait() {
+        let mut rig = Rig::new(Limits::default());
+        let [goes, busy] = [rig.open(), rig.open()].map(|line| rig.index(line));
+        let core = &mut rig.core;
+        core.dirty.clear();
+        core.turnover.took(0, 1_000_000);
+        let end = |core: &mut Core<_>| {
+            end_soon(core, goes, "the test ends it", true);
+            close_ended(core);
+            core.ended.len()
+        };
+        core.executor.schedule.wake(busy);
+        assert_eq!(end(core), 1, "there is work, and no time besides");
+        assert!(core.has_work());
+        core.turnover.add(2_000_000);
+        close_ended(core);
+        assert!(core.ended.is_empty() && core.table.get(goes).is_some_and(|entry| entry.closing));
+        core.turnover.took(2_000_000, 4_000_000);
+        core.executor.schedule.pick();
+        core.dirty.clear();
+        assert!(core.has_time_to_adopt(), "nothing else waits");
+        core.dirty.push(busy);
+        assert!(!core.has_time_to_adopt());
     }
 
     #[test]

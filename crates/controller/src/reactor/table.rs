@@ -4,7 +4,9 @@ use crate::chain_admission::Party;
 use crate::connection::{Connection, Endpoints};
 use crate::controller::Controller;
 use crate::hosts::{AddressSlot, Host};
-use crate::limits::{MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS};
+use crate::limits::{
+    MANY_OF_ADDRESS, MAX_CLOSING, MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS,
+};
 use crate::schedule::{GroupIndex, HostIndex, Schedule};
 use crate::transport::Port;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +23,8 @@ pub(crate) struct Room {
     pub(crate) pending: usize,
     /// Of these, connections of one address.
     pub(crate) pending_of_address: usize,
+    /// Connections that are closing, in addition.
+    pub(crate) closing: usize,
 }
 
 impl Default for Room {
@@ -29,6 +33,7 @@ impl Default for Room {
             connections: MAX_CONNECTIONS,
             pending: MAX_PENDING,
             pending_of_address: MAX_PENDING_OF_ADDRESS,
+            closing: MAX_CLOSING,
         }
     }
 }
@@ -181,9 +186,6 @@ struct Strangers {
     shares: HashMap<IpAddr, (HostIndex, u32)>,
 }
 
-/// An address with more strangers' connections than this has many.
-const MANY_OF_ADDRESS: usize = 16;
-
 impl Strangers {
     fn insert(&mut self, connection: &Connection) {
         let (address, serial) = (connection.ends.counted_address(), connection.serial);
@@ -251,6 +253,9 @@ pub(crate) struct Table {
     /// Free indices.
     free: Vec<u32>,
     strangers: Strangers,
+    /// How many connections are closing, and, by time, those that still wait for their peers.
+    closing: usize,
+    lingering: BTreeSet<(u64, u32)>,
     /// The connections of each association that has some at this reactor, by its serial number.
     associations: HashMap<u64, Vec<u32>>,
     next_serial: u64,
@@ -267,6 +272,8 @@ impl Table {
             entries: Vec::new(),
             free: Vec::new(),
             strangers: Strangers::default(),
+            closing: 0,
+            lingering: BTreeSet::new(),
             associations: HashMap::new(),
             next_serial,
             parties: Parties::default(),
@@ -298,10 +305,18 @@ impl Table {
         self.entries.iter().flatten()
     }
 
+    /// How many connections there are that are not closing.
+    fn open(&self) -> usize {
+        self.entries.len() - self.free.len() - self.closing
+    }
+
     /// A free index; none if the reactor has as many connections as it takes. It stays free until a connection
     /// [takes](Self::insert) it.
     pub(super) fn free_index(&mut self) -> Option<u32> {
-        if self.free.is_empty() && self.entries.len() < self.room.connections {
+        if self.open() >= self.room.connections {
+            return None;
+        }
+        if self.free.is_empty() && self.entries.len() < self.room.connections + self.room.closing {
             self.free.push(self.entries.len() as u32);
             self.entries.push(None);
         }
@@ -349,6 +364,10 @@ impl Table {
         let Some(entry) = self.entries[index as usize].take() else { return };
         self.free.push(index);
         self.strangers.remove(&entry.connection);
+        if entry.closing {
+            self.closing -= 1;
+            self.lingering.remove(&(entry.closed_ns, index));
+        }
         if let Some(controller) = entry.connection.controller()
             && let Some(its) = self.associations.get_mut(&controller.serial)
         {
@@ -363,11 +382,22 @@ impl Table {
         }
     }
 
-    /// Notes that a connection begins to close.
-    pub(super) fn closes(&mut self, index: u32) {
-        if let Some(Some(entry)) = self.entries.get(index as usize) {
-            self.strangers.remove(&entry.connection);
-        }
+    /// A connection begins to close; none if it does not exist or is closing already.
+    pub(super) fn begin_to_close(&mut self, index: u32, now_ns: u64) -> Option<&mut Entry> {
+        let entry =
+            self.entries.get_mut(index as usize)?.as_mut().filter(|entry| !entry.closing)?;
+        self.strangers.remove(&entry.connection);
+        self.closing += 1;
+        self.lingering.insert((now_ns, index));
+        (entry.closing, entry.closed_ns) = (true, now_ns);
+        Some(entry)
+    }
+
+    /// The connection that has been closing longest, if closing connections leave little room for others: it is not
+    /// returned again.
+    pub(super) fn longest_closing(&mut self) -> Option<u32> {
+        let is_tight = self.closing + self.room.closing / 16 >= self.room.closing;
+        is_tight.then(|| self.lingering.pop_first()).flatten().map(|(_, index)| index)
     }
 
     /// Notes that a connection has completed Connect and belongs to an association.
@@ -438,7 +468,7 @@ impl Table {
 
     /// Whether there are so many connections that new ones may find no room: then all are searched.
     pub(super) fn is_crowded(&self) -> bool {
-        self.entries.len() - self.free.len() > self.room.connections - self.room.pending
+        self.open() > self.room.connections - self.room.pending
     }
 
     /// The connection that has been idle longest, of the host with the most connections at the address with the most,
@@ -495,7 +525,7 @@ mod tests {
         fn new() -> Scene {
             let mut schedule = Schedule::default();
             let mut table = Table::new(schedule.lasting_group(), 1);
-            table.room = Room { connections: 8, pending: 4, pending_of_address: 3 };
+            table.room = Room { connections: 8, pending: 4, pending_of_address: 3, closing: 0 };
             Scene { table, schedule }
         }
 
@@ -525,7 +555,7 @@ mod tests {
         let table = &mut scene.table;
         assert_eq!(table.oldest_pending(&ends(1)), Some(first));
         assert_eq!(table.oldest_pending(&ends(3)), Some(first), "four are too many");
-        table.closes(first);
+        table.begin_to_close(first, 0);
         assert_eq!(table.oldest_pending(&ends(1)), None);
         let port = Port::Tcp(crate::transport::tcp::TcpPort::default());
         assert_eq!(table.oldest_stranger(&ends(2), &port), Some(other));
@@ -540,12 +570,13 @@ mod tests {
     #[test]
     fn who_comes_from_few_addresses_has_to_go() {
         let mut scene = Scene::new();
-        scene.table.room = Room { connections: 100, pending: 41, pending_of_address: 30 };
+        scene.table.room =
+            Room { connections: 100, pending: 41, pending_of_address: 30, closing: 0 };
         let honest = scene.come(9).expect("room");
         for _ in 0..1000 {
             for last in [1, 2] {
                 if let Some(goes) = scene.table.oldest_pending(&ends(last)) {
-                    scene.table.closes(goes);
+                    scene.table.begin_to_close(goes, 0);
                     scene.go(goes);
                     assert_ne!(goes, honest);
                 }
@@ -573,6 +604,37 @@ mod tests {
         assert_eq!([scene.come(9), scene.come(9), scene.come(9)], [Some(2), Some(5), None]);
         (0..8).for_each(|index| scene.go(index));
         assert!(scene.table.is_empty() && scene.table.strangers.shares.is_empty());
+    }
+
+    /// Connections that close have places of their own; if these are taken, those that linger longest must go.
+    #[test]
+    fn closing_connections_leave_room_for_others() {
+        let mut scene = Scene::new();
+        scene.table.room = Room { connections: 8, closing: 32, ..scene.table.room };
+        let mut come_and_close = |now_ns| {
+            let index = scene.come(1).expect("room");
+            scene.table.begin_to_close(index, now_ns).expect("it is open");
+            assert!(scene.table.begin_to_close(index, now_ns).is_none());
+            (index, scene.table.longest_closing())
+        };
+        let [(first, none), (second, _)] = [1, 2].map(&mut come_and_close);
+        assert_eq!(none, None);
+        for now_ns in 3..30 {
+            assert_eq!(come_and_close(now_ns).1, None);
+        }
+        assert_eq!(come_and_close(30).1, Some(first));
+        assert_eq!(come_and_close(31).1, Some(second));
+        assert!(!scene.table.is_crowded(), "none is open");
+        for _ in 0..8 {
+            scene.come(2).expect("room");
+        }
+        assert_eq!(scene.come(2), None);
+        // A place of a closing connection is none for an open one.
+        scene.go(first);
+        assert_eq!(scene.come(2), None);
+        scene.table.begin_to_close(31, 32).expect("it is open");
+        assert!(scene.come(2).is_some());
+        assert_eq!((scene.table.open(), scene.table.closing), (8, 31));
     }
 
     /// However many connections come and go at one address, another address is served next.

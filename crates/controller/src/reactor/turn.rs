@@ -15,6 +15,7 @@ pub(crate) fn begin<I: Io>(core: &mut Core<I>) {
         core.idle.total_ns += now_ns.saturating_sub(since_ns);
     }
     core.turn = Turn::new(now_ns);
+    core.turnover.add(now_ns);
 }
 
 /// Hands file operations to the ring, sends, and receives again.
@@ -49,13 +50,14 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
     tick(core);
 }
 
-/// Waits for all reactors on behalf of the turn's commands that need it: one fence for all of them, so that reactors do
-/// not get more messages than they take.
+/// Waits for all reactors on behalf of the commands that need it: one fence at a time for all of them, so that reactors
+/// do not get more messages than they take.
 fn fence<I: Io>(core: &mut Core<I>) {
-    let fences = std::mem::take(&mut core.executor.outbox.fences);
-    if !fences.is_empty() {
-        core.io.fence(fences);
+    if core.awaits_fence || core.executor.outbox.fences.is_empty() {
+        return;
     }
+    core.awaits_fence = true;
+    core.io.fence(std::mem::take(&mut core.executor.outbox.fences));
 }
 
 /// Notes with which send of a connection its watched answers leave.

@@ -41,6 +41,9 @@ pub(crate) fn adopt<I: Io>(
             "it had not connected or authenticated yet, and a newer connection needed its place",
         );
     }
+    if let Some(goes) = core.table.longest_closing() {
+        give_up(core, goes);
+    }
     let Some(index) = core.table.free_index() else {
         let (peer, count) = (ends.peer, core.table.room.connections);
         let what = format_args!("refused: the reactor has {count} connections, its limit");
@@ -178,13 +181,12 @@ fn look_on<I: Io>(core: &mut Core<I>) {
 }
 
 fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
-    let Core { io, executor, table, .. } = core;
+    let Core { io, executor, table, .. } = &mut *core;
     let Some(entry) = table.get_mut(index) else { return };
     let now_ns = executor.now_ns;
     if entry.closing {
         if now_ns.saturating_sub(entry.closed_ns) > LINGER_NS {
-            io.shut(index, Shut::Both);
-            forget_chains(core, index);
+            give_up(core, index);
         }
         return;
     }
@@ -212,6 +214,12 @@ fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
         entry.connection.vectors.shrink();
         executor.schedule.shrink(index);
     }
+}
+
+/// A closing connection waits no longer for its peer or for its chains.
+fn give_up<I: Io>(core: &mut Core<I>, index: u32) {
+    core.io.shut(index, Shut::Both);
+    forget_chains(core, index);
 }
 
 /// Drops removed namespaces that no command works on any more.

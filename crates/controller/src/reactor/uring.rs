@@ -8,15 +8,14 @@ mod links;
 mod token;
 
 use self::links::{Links, Signal};
-use super::io::{Asked, Fence, Io, Link, Message, Shut};
+use super::io::{Asked, Fence, Io, Link, Message, Shut, no_resources};
+use super::mailbox::{Comer, Inbox, Mailbox};
 use super::state::Core;
 use super::{completions, serve, turn, upkeep};
 use crate::authenticator::{Authentication, Authenticator};
 use crate::backend::Backend;
-use crate::connection::Endpoints;
 use crate::executor::Executor;
-use crate::hosts::AddressSlot;
-use crate::limits::{MESSAGES_PER_TURN, SPARE_BYTES};
+use crate::limits::{ADOPTS_PER_TURN, MESSAGES_PER_TURN, SPARE_BYTES};
 use crate::loader::{Load, Loader};
 use crate::observe::SLOWEST_BYTES;
 use crate::operation::{CommandId, Fenced, FileOperation, drive_result};
@@ -31,11 +30,9 @@ use bpfof_device::{
     Buffer, Completion, NvmeDrive, NvmeRing, Outgoing, Part, Ring, RingError, Volume,
 };
 use bpfof_function::memory::Charge;
-use bpfof_nvme::rdma::{ConnectAccept, ConnectReject, RejectStatus};
+use bpfof_nvme::rdma::ConnectAccept;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -50,46 +47,11 @@ const LOOKS_PER_CLOCK: u32 = 4;
 /// The longest sleep and spin.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Handle to send messages to a reactor.
-#[derive(Clone)]
-pub(crate) struct Mailbox {
-    sender: Sender<Message>,
-    event: Arc<OwnedFd>,
-    /// Connections that the reactor has not taken yet.
-    untaken: Arc<AtomicUsize>,
-}
-
-impl Mailbox {
-    pub(crate) fn new(sender: Sender<Message>, event: Arc<OwnedFd>) -> Mailbox {
-        Mailbox { sender, event, untaken: Arc::default() }
-    }
-
-    pub(crate) fn send(&self, message: Message) {
-        let is_connection = usize::from(matches!(message, Message::Adopt(..)));
-        self.untaken.fetch_add(is_connection, Ordering::Relaxed);
-        // A reactor that has ended needs no messages.
-        match self.sender.send(message) {
-            Ok(()) => self.wake(),
-            Err(_) => _ = self.untaken.fetch_sub(is_connection, Ordering::Relaxed),
-        }
-    }
-
-    fn wake(&self) {
-        let _ = rustix::io::write(&self.event, &1u64.to_le_bytes());
-    }
-
-    /// How many connections wait to be taken.
-    pub(crate) fn untaken(&self) -> usize {
-        self.untaken.load(Ordering::Relaxed)
-    }
-}
-
 /// Parameters of a new reactor.
 pub(crate) struct Setup {
     pub(crate) index: usize,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) messages: Receiver<Message>,
-    pub(crate) event: Arc<OwnedFd>,
+    pub(crate) inbox: Inbox,
     /// Mailboxes of all reactors, in order.
     pub(crate) mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     pub(crate) loader: Loader,
@@ -132,6 +94,8 @@ pub(crate) struct Reactor {
     core: Core<Uring>,
     /// Whether the last wait was short enough for spinning.
     spin_pays: bool,
+    /// Whether new connections may wait to be adopted.
+    has_comers: bool,
     /// Buffers for reuse, and the slowest commands.
     _memory: Charge,
 }
@@ -140,7 +104,7 @@ impl Reactor {
     /// Makes the reactor of the calling thread.
     pub(crate) fn new(setup: Setup) -> Result<Reactor, RingError> {
         let mut ring = Ring::new(RING_ENTRIES)?;
-        ring.read_event(&setup.event, token::WAKE);
+        ring.read_event(setup.inbox.event(), token::WAKE);
         let executor = Executor::new(Arc::clone(&setup.registry));
         let memory = setup.registry.hosts.own.charge_anyway(SPARE_BYTES + SLOWEST_BYTES);
         let index = setup.index;
@@ -152,7 +116,8 @@ impl Reactor {
             parts: Vec::new(),
             setup,
         };
-        Ok(Reactor { core: Core::new(io, executor, index), spin_pays: true, _memory: memory })
+        let core = Core::new(io, executor, index);
+        Ok(Reactor { core, spin_pays: true, has_comers: false, _memory: memory })
     }
 
     /// Serves until told to stop.
@@ -161,6 +126,7 @@ impl Reactor {
             self.wait()?;
             turn::begin(&mut self.core);
             self.take_completions()?;
+            self.take_comers();
             serve::work(&mut self.core);
             turn::end(&mut self.core);
         }
@@ -171,7 +137,7 @@ impl Reactor {
     fn wait(&mut self) -> std::io::Result<()> {
         let Core { io, .. } = &mut self.core;
         io.submit()?;
-        if self.core.has_work() {
+        if self.core.has_work() || self.has_comers {
             return Ok(());
         }
         let io = &mut self.core.io;
@@ -307,27 +273,37 @@ impl Reactor {
     /// Takes a few messages; wakes the reactor itself if more may be left.
     fn take_messages(&mut self) {
         let Uring { ring, setup, .. } = &mut self.core.io;
-        ring.read_event(&setup.event, token::WAKE);
+        ring.read_event(setup.inbox.event(), token::WAKE);
+        self.has_comers = true;
         let begun_ns = self.core.io.now_ns();
         for _ in 0..MESSAGES_PER_TURN {
-            let Uring { setup, .. } = &self.core.io;
-            let Ok(message) = setup.messages.try_recv() else { return };
-            match message {
-                Message::Adopt(link, ends, address) => {
-                    setup.mailbox(|mailbox| mailbox.untaken.fetch_sub(1, Ordering::Relaxed));
-                    self.adopt(link, ends, address);
-                }
-                message => completions::message(&mut self.core, message),
-            }
+            let Some(message) = self.core.io.setup.inbox.message() else { return };
+            completions::message(&mut self.core, message);
             if self.core.is_turn_over() || self.core.keeps_waiting_since(begun_ns) {
                 break;
             }
         }
-        self.core.io.setup.mailbox(Mailbox::wake);
+        self.core.io.setup.inbox.wake();
+    }
+
+    /// Adopts some of the new connections.
+    fn take_comers(&mut self) {
+        for _ in 0..ADOPTS_PER_TURN {
+            if !self.has_comers || !self.core.has_time_to_adopt() {
+                return;
+            }
+            let begun_ns = self.core.io.now_ns();
+            match self.core.io.setup.inbox.comer() {
+                Some(comer) => self.adopt(comer),
+                None => self.has_comers = false,
+            }
+            self.core.note_turnover(begun_ns);
+        }
     }
 
     /// Adopts a connection.
-    fn adopt(&mut self, mut link: Link, ends: Endpoints, address: AddressSlot) {
+    fn adopt(&mut self, comer: Comer) {
+        let Comer { mut link, ends, slot } = comer;
         let port = match &mut link {
             Link::Socket(_, secure) => Port::Tcp(match secure.take() {
                 Some(secure) => TcpPort::secured(*secure),
@@ -337,11 +313,8 @@ impl Reactor {
             Link::Asked(asked) => Port::Message(MessagePort::rdma(&asked.shape, asked.qid)),
         };
         let core = &mut self.core;
-        let Some(index) = upkeep::adopt(core, ends, port, Some(address)) else {
-            if let Link::Asked(asked) = link {
-                asked.request.reject(&no_resources());
-            }
-            return;
+        let Some(index) = upkeep::adopt(core, ends, port, Some(slot)) else {
+            return link.refuse();
         };
         // Memory is registered only after it has been charged.
         let link = match link {
@@ -636,11 +609,6 @@ fn accept(asked: Asked) -> rdma::Endpoint {
     let Asked { request, shape, .. } = asked;
     let accepted = ConnectAccept { controller_receives: shape.receives }.to_bytes();
     rdma::Endpoint::accept(request, shape, &accepted, &no_resources())
-}
-
-/// The answer to a host for which there is no room.
-fn no_resources() -> [u8; ConnectReject::BYTES] {
-    ConnectReject { status: RejectStatus::NO_RESOURCES }.to_bytes()
 }
 
 /// Bytes that the other end's kernel has acknowledged; 0 if unknown.

@@ -129,7 +129,7 @@ fn the_end_of_an_association_without_queues_is_nobodys_news() {
 #[test]
 fn names_at_an_address_share_what_it_has() {
     let mut rig = rig(HostLimits::default());
-    rig.core.table.room = Room { connections: 7, pending: 2, pending_of_address: 2 };
+    rig.core.table.room = Room { connections: 7, pending: 2, pending_of_address: 2, closing: 2 };
     let ask = |rig: &mut Rig, last: u8, name: &str| {
         let (peer, answer) = Peer::ask(rig, there(last), (name, NQN));
         assert_eq!(answer.status, Status::SUCCESS);

@@ -38,7 +38,8 @@ const TX_MAX_BYTES: usize = 1 << 20;
 /// Maximum connections: those of all hosts, and some dead ones that have not been noticed.
 const CONNECTIONS_MAX: usize = 96;
 /// Smaller than a real reactor's, so that intruders reach the limits.
-const ROOM: Room = Room { connections: CONNECTIONS_MAX, pending: 40, pending_of_address: 10 };
+const ROOM: Room =
+    Room { connections: CONNECTIONS_MAX, pending: 40, pending_of_address: 10, closing: 16 };
 
 /// How long a planted bug delays completions.
 const HELD_FOR: Time = 20 * MILLISECOND;
