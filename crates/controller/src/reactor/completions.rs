@@ -179,17 +179,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             }
             tell_hosts(core);
         }
-        Message::EndListener(listener) => {
-            let is_its = |connection: &Connection| {
-                connection.ends.listener == listener && !connection.ends.discovery_only
-            };
-            for index in core.table.indices() {
-                if core.connection(index).is_some_and(is_its) {
-                    let reason = "an operator closes its listener's connections";
-                    end_soon(core, index, reason, false);
-                }
-            }
-        }
+        Message::EndListener(listener) => end_listener(core, listener),
         Message::Loaded(loaded) => compiled(core, *loaded),
         Message::Authenticated(authenticated) => {
             let index = authenticated.command.connection;
@@ -227,6 +217,18 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             for index in core.table.indices() {
                 close(core, index, "the target stops");
             }
+        }
+    }
+}
+
+/// Closes the connections of a listener. Their chains run to their ends.
+fn end_listener<I: Io>(core: &mut Core<I>, listener: u16) {
+    let is_its = |connection: &Connection| {
+        connection.ends.listener == listener && !connection.ends.discovery_only
+    };
+    for index in core.table.indices() {
+        if core.connection(index).is_some_and(is_its) {
+            end_soon(core, index, "an operator closes its listener's connections", false);
         }
     }
 }
