@@ -242,7 +242,7 @@ pub(crate) struct Connection {
     pub(crate) has_more: bool,
     /// It has been paused since it last took input.
     pub(crate) was_paused: bool,
-    /// It is closing: commands that are carried out in parts go no further.
+    /// It is closing, or is to be closed: commands that are carried out in parts go no further.
     pub(crate) is_abandoned: bool,
     /// Requests of its commands to the reactor.
     pub(crate) asks: Asks,

@@ -369,7 +369,8 @@ impl Hosts {
             known.hosts.retain(|_, last| last.host.strong_count() > 0);
             known.swept = known.hosts.len();
             let known = &mut *known;
-            let addresses: HashSet<IpAddr> = known.hosts.keys().filter_map(|key| key.0).collect();
+            let known_addresses = known.hosts.keys().filter_map(|key| key.0);
+            let addresses: HashSet<IpAddr> = known_addresses.chain(address).collect();
             // Memory of hosts that are gone may still have to be given back to the share.
             let is_used = |share: &Share| Arc::strong_count(&share.memory) > 1;
             known.shares.retain(|address, share| addresses.contains(address) || is_used(share));

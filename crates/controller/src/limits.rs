@@ -55,8 +55,6 @@ pub(crate) const COMPLETIONS_PER_CLOCK: usize = 16;
 pub(crate) const CLOSES_PER_TURN: usize = 4;
 /// The same for new connections: some 10 µs each.
 pub(crate) const ADOPTS_PER_TURN: usize = 8;
-/// Connections that are to be closed, from which on no more are adopted.
-pub(crate) const MANY_ENDED: usize = 64;
 /// Cost of closing a connection, in units.
 pub(crate) const CLOSE_UNITS: u64 = units_of_us(50);
 /// Cost of adopting a connection, in units.
@@ -143,8 +141,8 @@ pub(crate) const MAX_PENDING_OF_ADDRESS: usize = 512;
 /// An address has many connections of strangers, or connections that wait for a reactor, if it has more than these: at
 /// the limit of all addresses it loses some before others do.
 pub(crate) const MANY_OF_ADDRESS: usize = 16;
-/// Connections that are closing, besides those of `MAX_CONNECTIONS`: most for a turn, some until the peer has taken its
-/// data.
+/// Places for connections that are closing, besides `MAX_CONNECTIONS`: most close within a turn, some only when the peer
+/// has taken its data.
 pub(crate) const MAX_CLOSING: usize = 512;
 /// Unsent bytes at which a stranger's connection takes no more commands.
 pub(crate) const STRANGER_UNSENT_BYTES: usize = 4 << 10;

@@ -50,6 +50,9 @@ pub(crate) fn begin(cx: &mut Context<'_>, command: &Command<'_>, namespace: usiz
 /// Starts chains of a connection's vectors, as many as may run and as there are arenas for, until `until` units are
 /// spent.
 pub(crate) fn start_more(cx: &mut Context<'_>, until: u64) {
+    if cx.connection.is_abandoned {
+        return;
+    }
     while let Some(place) = cx.connection.vectors.next_unstarted() {
         let Context { connection, executor } = cx;
         let slot = connection.vectors.get(place).slot;

@@ -14,26 +14,32 @@ use crate::transport::Port;
 use log::Level;
 use std::sync::Arc;
 
-/// Queues a connection to be closed at the end of a turn that has time for it. Many may end at once, and closing one takes longer than most
-/// commands.
+/// Queues a connection to be closed at the end of a turn that has time for it. Many may end at once, and closing one
+/// takes longer than most commands.
 pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) {
     if let Some(entry) = core.table.get_mut(index) {
         entry.cuts_chains = true;
-        let serial = entry.connection.serial;
-        core.ended.push_back(Ended { index, serial, reason, cuts_chains: true });
+        queue(core, index, reason, true);
     }
 }
 
 /// The same for a connection that the target ends: it takes no more input. Commands that end before it is closed are
 /// answered; chains are cut short if `cuts_chains`, and commands that are carried out in parts go no further.
 pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
-    let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
-    let Some(entry) = core.table.get_mut(index).filter(is_new) else { return };
+    let Some(entry) = core.table.get_mut(index).filter(|entry| !entry.closing) else { return };
     entry.is_over = true;
     entry.cuts_chains |= cuts_chains && core.stop_at_ns.is_none();
     entry.connection.is_abandoned = true;
-    let (serial, reason) = (entry.connection.serial, reason.to_owned());
-    core.ended.push_back(Ended { index, serial, reason, cuts_chains });
+    queue(core, index, reason.to_owned(), cuts_chains);
+}
+
+fn queue<I: Io>(core: &mut Core<I>, index: u32, reason: String, cuts_chains: bool) {
+    if let Some(entry) = core.table.get_mut(index)
+        && !std::mem::replace(&mut entry.has_ended, true)
+    {
+        let serial = entry.connection.serial;
+        core.ended.push_back(Ended { index, serial, reason, cuts_chains });
+    }
 }
 
 /// Closes some of the queued connections.
@@ -42,12 +48,17 @@ pub(super) fn close_ended<I: Io>(core: &mut Core<I>) {
         if core.ended.is_empty() || !core.has_time_for_turnover() {
             return;
         }
-        let Some(Ended { index, serial, reason, cuts_chains }) = core.ended.pop_front() else {
-            return;
-        };
-        if core.connection(index).is_some_and(|connection| connection.serial == serial) {
+        close_next(core);
+    }
+}
+
+/// Closes the next of the queued connections, if there is one.
+pub(super) fn close_next<I: Io>(core: &mut Core<I>) {
+    while let Some(Ended { index, serial, reason, cuts_chains }) = core.ended.pop_front() {
+        let is_open = |entry: &Entry| entry.connection.serial == serial && !entry.closing;
+        if core.table.get(index).is_some_and(is_open) {
             let cuts_chains = cuts_chains && core.stop_at_ns.is_none();
-            begin_to_close(core, index, &reason, cuts_chains);
+            return begin_to_close(core, index, &reason, cuts_chains);
         }
     }
 }
@@ -61,7 +72,7 @@ pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
 
 /// The same; without `cuts_chains` for a host that waits for its chains: they run to their ends.
 fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
-    let begun_ns = core.io.now_ns();
+    let begun = core.begin_turnover();
     let Some(entry) = core.table.begin_to_close(index, core.executor.now_ns) else { return };
     core.executor.schedule.charge_unscheduled(index, CLOSE_UNITS);
     entry.cuts_chains |= cuts_chains;
@@ -114,7 +125,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         }
     }
     core.mark_dirty(index);
-    core.note_turnover(begun_ns);
+    core.end_turnover(begun);
 }
 
 /// Gives up chains that have not begun, and resting chains if chains are cut short.
@@ -161,13 +172,13 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
         let tally = &entry.connection.tally;
         association.host().remember(core.index, &tally.totals, &tally.latencies);
     }
-    let begun_ns = core.io.now_ns();
+    let begun = core.begin_turnover();
     core.executor.admission.leave(index);
     core.executor.schedule.leave(index);
     core.executor.observer.slowest.forget(index);
     core.table.remove(index, &core.executor.schedule);
     core.io.close(index);
-    core.note_turnover(begun_ns);
+    core.end_turnover(begun);
 }
 
 /// Sends a connection's unsent data, if no send is in progress.
@@ -207,7 +218,7 @@ pub(super) fn go_on_later<I: Io>(io: &mut I, executor: &mut Executor, connection
 /// Lets a connection with input left go on with it; others receive.
 pub(super) fn resume<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
-    if entry.closing {
+    if entry.closing || entry.is_over {
         return;
     }
     if entry.connection.has_more {

@@ -87,7 +87,9 @@ pub(crate) fn happened<I: Io>(core: &mut Core<I>, index: u32, event: Event) {
         unreachable!("only fabric endpoints have events")
     };
     match event {
-        Event::Message(bytes) if !entry.closing => port.deliver(Received::Capsule(bytes)),
+        Event::Message(bytes) if !entry.closing && !entry.is_over => {
+            port.deliver(Received::Capsule(bytes))
+        }
         Event::Message(_) => return,
         Event::Done { bytes } => {
             port.ended(bytes);

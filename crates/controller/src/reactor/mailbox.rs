@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A connection for a reactor.
 pub(crate) struct Comer {
@@ -78,10 +78,23 @@ impl Inbox {
         self.messages.try_recv().ok()
     }
 
-    /// The next connection.
-    pub(crate) fn comer(&self) -> Option<Comer> {
-        lock(&self.comers).take()
+    /// The next connection. A reactor does not wait for another thread, which may have a lower priority.
+    pub(crate) fn comer(&self) -> Waiting {
+        let mut comers = match self.comers.try_lock() {
+            Ok(comers) => comers,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Waiting::Unknown,
+        };
+        comers.take().map_or(Waiting::None, |comer| Waiting::One(Box::new(comer)))
     }
+}
+
+/// Which connection waits for a reactor.
+pub(crate) enum Waiting {
+    None,
+    One(Box<Comer>),
+    /// Another thread is about to change that.
+    Unknown,
 }
 
 impl Drop for Inbox {

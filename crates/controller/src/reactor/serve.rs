@@ -128,8 +128,8 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
 /// answers: the kernel does both in that order, and arming a receive takes longer than many answers.
 pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let begins_chains = |entry: &Entry| {
-        let Entry { closing, connection, .. } = entry;
-        !closing && connection.has_more && connection.vectors.has_unstarted()
+        let Entry { closing, is_over, connection, .. } = entry;
+        !closing && !is_over && connection.has_more && connection.vectors.has_unstarted()
     };
     if core.table.get(index).is_some_and(begins_chains) {
         chains::start_vectors(core, index);

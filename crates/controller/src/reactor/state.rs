@@ -2,13 +2,13 @@
 
 use super::io::Io;
 use super::table::{Entry, Table};
-use super::turnover::Turnover;
+use super::turnover::{Begun, Turnover};
 use crate::commands::Context;
 use crate::connection::Connection;
 use crate::executor::{Executor, Outbox};
 use crate::limits::{
     ANSWERED_UNITS, CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, FEWEST_ANSWERS,
-    FILE_OPERATION_UNITS, LEFT_UNITS, MANY_ENDED, MESSAGES_NS, SEND_UNITS, TURN_US,
+    FILE_OPERATION_UNITS, LEFT_UNITS, MESSAGES_NS, SEND_UNITS, TURN_US,
 };
 use bpfof_function::cost::UNIT_PS;
 use std::collections::VecDeque;
@@ -209,15 +209,15 @@ impl<I: Io> Core<I> {
         self.turnover.has_time() || !waits && !self.io.has_news()
     }
 
-    /// Whether a connection may be adopted now. If many are to be closed, these come first.
-    pub(super) fn has_time_to_adopt(&mut self) -> bool {
-        self.ended.len() < MANY_ENDED && self.has_time_for_turnover()
+    /// Work for connections that come and go begins.
+    pub(super) fn begin_turnover(&mut self) -> Begun {
+        self.turnover.begin(self.io.now_ns())
     }
 
-    /// Counts the time since `begun_ns` as that of connections that come and go.
-    pub(super) fn note_turnover(&mut self, begun_ns: u64) {
+    /// Counts this work.
+    pub(super) fn end_turnover(&mut self, begun: Begun) {
         let now_ns = self.io.now_ns();
-        self.turnover.took(begun_ns, now_ns);
+        self.turnover.end(begun, now_ns);
     }
 
     /// Operations begin. If the turn's time is over already, it starts anew: otherwise a peer that causes much work
@@ -326,7 +326,11 @@ mod tests {
         let [goes, busy] = [rig.open(), rig.open()].map(|line| rig.index(line));
         let core = &mut rig.core;
         core.dirty.clear();
-        core.turnover.took(0, 1_000_000);
+        let spend = |core: &mut Core<_>| {
+            let begun = core.turnover.begin(0);
+            core.turnover.end(begun, 1_000_000);
+        };
+        spend(core);
         let end = |core: &mut Core<_>| {
             end_soon(core, goes, "the test ends it", true);
             close_ended(core);
@@ -335,15 +339,15 @@ mod tests {
         core.executor.schedule.wake(busy);
         assert_eq!(end(core), 1, "there is work, and no time besides");
         assert!(core.has_work());
-        core.turnover.add(2_000_000);
+        core.turnover.add(8_000_000);
         close_ended(core);
         assert!(core.ended.is_empty() && core.table.get(goes).is_some_and(|entry| entry.closing));
-        core.turnover.took(2_000_000, 4_000_000);
+        spend(core);
         core.executor.schedule.pick();
         core.dirty.clear();
-        assert!(core.has_time_to_adopt(), "nothing else waits");
+        assert!(core.has_time_for_turnover(), "nothing else waits");
         core.dirty.push(busy);
-        assert!(!core.has_time_to_adopt());
+        assert!(!core.has_time_for_turnover());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::limits::{
 use crate::schedule::{GroupIndex, HostIndex, Schedule};
 use crate::transport::Port;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::{self, Display, Formatter};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub(crate) struct Entry {
     pub(crate) closing: bool,
     /// It takes no more input, and is to be closed.
     pub(super) is_over: bool,
+    /// It is queued to be closed.
+    pub(super) has_ended: bool,
     /// Chains end at their next hop, Write Zeroes at its next part: no host waits for them.
     pub(super) cuts_chains: bool,
     pub(super) closed_ns: u64,
@@ -253,7 +256,7 @@ pub(crate) struct Table {
     /// Free indices.
     free: Vec<u32>,
     strangers: Strangers,
-    /// How many connections are closing, and, by time, those that still wait for their peers.
+    /// How many connections are closing, and, by time, those that have not been [given up](Self::longest_closing).
     closing: usize,
     lingering: BTreeSet<(u64, u32)>,
     /// The connections of each association that has some at this reactor, by its serial number.
@@ -351,6 +354,7 @@ impl Table {
             dirty: false,
             closing: false,
             is_over: false,
+            has_ended: false,
             cuts_chains: false,
             closed_ns: 0,
             party: None,
@@ -393,10 +397,11 @@ impl Table {
         Some(entry)
     }
 
-    /// The connection that has been closing longest, if closing connections leave little room for others: it is not
+    /// The connection that has been closing longest, if hardly any place is left: it is to be given up, and is not
     /// returned again.
     pub(super) fn longest_closing(&mut self) -> Option<u32> {
-        let is_tight = self.closing + self.room.closing / 16 >= self.room.closing;
+        let Room { connections, closing, .. } = self.room;
+        let is_tight = self.open() + self.closing + closing / 16 >= connections + closing;
         is_tight.then(|| self.lingering.pop_first()).flatten().map(|(_, index)| index)
     }
 
@@ -492,6 +497,17 @@ impl Table {
         let its = there().filter(|(_, party)| party.host.number() == host).map(|(entry, _)| entry);
         let idle = its.min_by_key(|entry| entry.connection.arrivals.command_ns);
         idle.map(|entry| entry.connection.index)
+    }
+}
+
+/// How many connections there are.
+impl Display for Table {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} connections", self.open())?;
+        if self.closing > 0 {
+            write!(f, ", and {} that are closing", self.closing)?;
+        }
+        Ok(())
     }
 }
 
@@ -611,30 +627,32 @@ mod tests {
     fn closing_connections_leave_room_for_others() {
         let mut scene = Scene::new();
         scene.table.room = Room { connections: 8, closing: 32, ..scene.table.room };
+        for _ in 0..7 {
+            scene.come(2).expect("room");
+        }
         let mut come_and_close = |now_ns| {
             let index = scene.come(1).expect("room");
+            assert_eq!(scene.come(3), None, "eight are open");
             scene.table.begin_to_close(index, now_ns).expect("it is open");
             assert!(scene.table.begin_to_close(index, now_ns).is_none());
             (index, scene.table.longest_closing())
         };
         let [(first, none), (second, _)] = [1, 2].map(&mut come_and_close);
         assert_eq!(none, None);
-        for now_ns in 3..30 {
+        for now_ns in 3..31 {
             assert_eq!(come_and_close(now_ns).1, None);
         }
-        assert_eq!(come_and_close(30).1, Some(first));
-        assert_eq!(come_and_close(31).1, Some(second));
-        assert!(!scene.table.is_crowded(), "none is open");
-        for _ in 0..8 {
-            scene.come(2).expect("room");
-        }
+        let last = come_and_close(31);
+        assert_eq!(last.1, Some(first));
+        assert_eq!(come_and_close(32).1, Some(second));
+        assert!(scene.table.is_crowded());
+        scene.come(2).expect("one more may be open");
         assert_eq!(scene.come(2), None);
         // A place of a closing connection is none for an open one.
         scene.go(first);
+        scene.go(last.0);
         assert_eq!(scene.come(2), None);
-        scene.table.begin_to_close(31, 32).expect("it is open");
-        assert!(scene.come(2).is_some());
-        assert_eq!((scene.table.open(), scene.table.closing), (8, 31));
+        assert_eq!((scene.table.open(), scene.table.closing), (8, 30));
     }
 
     /// However many connections come and go at one address, another address is served next.

@@ -2,8 +2,10 @@
 
 /// While other work waits, connections that come and go get one part in this many of a reactor's time.
 const PART: u64 = 4;
-/// Most time that may be saved up, and most that may be overdrawn, in ns: a few connections.
+/// Most time that may be saved up, in ns: a few connections.
 const MOST_NS: i64 = 250_000;
+/// Most that may be overdrawn, in ns: more than a connection takes, but a pause of the process is not owed for long.
+const MOST_OVERDRAWN_NS: i64 = 1_000_000;
 
 /// The time that is left. Accepting and closing belong to no host's share, and any peer can cause them: without this
 /// limit peers that connect and disconnect would take most of the time from hosts.
@@ -12,13 +14,20 @@ pub(super) struct Turnover {
     left_ns: i64,
     /// Until when time has been added.
     added_ns: u64,
-    /// Until when work has been counted.
-    counted_ns: u64,
+    /// All work that has been counted.
+    spent_ns: u64,
+}
+
+/// The beginning of work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    now_ns: u64,
+    spent_ns: u64,
 }
 
 impl Default for Turnover {
     fn default() -> Turnover {
-        Turnover { left_ns: MOST_NS, added_ns: 0, counted_ns: 0 }
+        Turnover { left_ns: MOST_NS, added_ns: 0, spent_ns: 0 }
     }
 }
 
@@ -36,12 +45,18 @@ impl Turnover {
         self.left_ns > 0
     }
 
-    /// Counts work that began at `begun_ns`; of work within other work, the inner must be counted first.
-    pub(super) fn took(&mut self, begun_ns: u64, now_ns: u64) {
-        let took_ns = now_ns.saturating_sub(begun_ns.max(self.counted_ns));
-        self.counted_ns = self.counted_ns.max(now_ns);
+    /// Work begins.
+    pub(super) fn begin(&self, now_ns: u64) -> Begun {
+        Begun { now_ns, spent_ns: self.spent_ns }
+    }
+
+    /// Counts work, without the work within it that has been counted.
+    pub(super) fn end(&mut self, begun: Begun, now_ns: u64) {
+        let within_ns = self.spent_ns - begun.spent_ns;
+        let took_ns = now_ns.saturating_sub(begun.now_ns).saturating_sub(within_ns);
+        self.spent_ns += took_ns;
         let took_ns = i64::try_from(took_ns).unwrap_or(i64::MAX);
-        self.left_ns = self.left_ns.saturating_sub(took_ns).max(-MOST_NS);
+        self.left_ns = self.left_ns.saturating_sub(took_ns).max(-MOST_OVERDRAWN_NS);
     }
 }
 
@@ -56,13 +71,13 @@ mod tests {
         let (mut now_ns, mut spent_ns) = (0, 0);
         while now_ns < 1_000_000_000 {
             turnover.add(now_ns);
-            let begun_ns = now_ns;
-            now_ns += 10_000;
             if turnover.has_time() {
+                let begun = turnover.begin(now_ns);
                 now_ns += 50_000;
-                spent_ns += 60_000;
-                turnover.took(begun_ns, now_ns);
+                spent_ns += 50_000;
+                turnover.end(begun, now_ns);
             }
+            now_ns += 10_000;
         }
         let part = spent_ns * 1000 / now_ns;
         assert!((250..252).contains(&part), "{part} of 1000");
@@ -71,13 +86,15 @@ mod tests {
     #[test]
     fn work_within_work_counts_once() {
         let mut turnover = Turnover::default();
-        turnover.took(100, 200);
-        turnover.took(50, 300);
-        assert_eq!(turnover.left_ns, MOST_NS - 200);
+        let outer = turnover.begin(50);
+        let inner = turnover.begin(100);
+        turnover.end(inner, 200);
+        turnover.end(outer, 300);
+        assert_eq!(turnover.left_ns, MOST_NS - 250);
         // A pause of the process is not owed for long.
-        turnover.took(300, u64::MAX);
-        assert_eq!(turnover.left_ns, -MOST_NS);
-        turnover.add(8 * MOST_NS as u64);
+        turnover.end(turnover.begin(300), 1 << 60);
+        assert_eq!(turnover.left_ns, -MOST_OVERDRAWN_NS);
+        turnover.add(8_000_000);
         assert_eq!(turnover.left_ns, MOST_NS);
     }
 }

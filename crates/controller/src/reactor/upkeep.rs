@@ -45,8 +45,8 @@ pub(crate) fn adopt<I: Io>(
         give_up(core, goes);
     }
     let Some(index) = core.table.free_index() else {
-        let (peer, count) = (ends.peer, core.table.room.connections);
-        let what = format_args!("refused: the reactor has {count} connections, its limit");
+        let (peer, table) = (ends.peer, &core.table);
+        let what = format_args!("refused: the reactor has {table}, its limit");
         let when = (Level::Warn, core.executor.now_ns);
         core.executor.strangers.note(when, peer, what);
         return None;

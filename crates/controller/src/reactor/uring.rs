@@ -9,9 +9,9 @@ mod token;
 
 use self::links::{Links, Signal};
 use super::io::{Asked, Fence, Io, Link, Message, Shut, no_resources};
-use super::mailbox::{Comer, Inbox, Mailbox};
+use super::mailbox::{Comer, Inbox, Mailbox, Waiting};
 use super::state::Core;
-use super::{completions, serve, turn, upkeep};
+use super::{closing, completions, serve, turn, upkeep};
 use crate::authenticator::{Authentication, Authenticator};
 use crate::backend::Backend;
 use crate::executor::Executor;
@@ -286,18 +286,21 @@ impl Reactor {
         self.core.io.setup.inbox.wake();
     }
 
-    /// Adopts some of the new connections.
+    /// Adopts some of the new connections. Before each, one of those that are to be closed is closed, so that these do
+    /// not wait for ever.
     fn take_comers(&mut self) {
         for _ in 0..ADOPTS_PER_TURN {
-            if !self.has_comers || !self.core.has_time_to_adopt() {
+            if !self.has_comers || !self.core.has_time_for_turnover() {
                 return;
             }
-            let begun_ns = self.core.io.now_ns();
+            closing::close_next(&mut self.core);
+            let begun = self.core.begin_turnover();
             match self.core.io.setup.inbox.comer() {
-                Some(comer) => self.adopt(comer),
-                None => self.has_comers = false,
+                Waiting::One(comer) => self.adopt(*comer),
+                Waiting::None => self.has_comers = false,
+                Waiting::Unknown => return,
             }
-            self.core.note_turnover(begun_ns);
+            self.core.end_turnover(begun);
         }
     }
 
