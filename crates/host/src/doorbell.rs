@@ -4,7 +4,8 @@
 /// How a [`SharedLane`](crate::SharedLane) gathers requests into one send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caravan {
-    /// Number of queued requests that leaves without waiting for more. 1 sends each request alone.
+    /// Number of queued requests that leaves without waiting for more, if they are not half of all requests before.
+    /// 1 sends each request alone.
     pub max_requests: usize,
     /// Number of queued bytes, commands and data together, that leaves without waiting for more.
     pub max_bytes: usize,
@@ -24,6 +25,10 @@ impl Default for Caravan {
 /// Least number of requests in flight, plus callers that were just answered, for which waiting can pay off. With fewer
 /// the lane is idle soon, and a request's latency grows by the whole wait.
 const BUSY_REQUESTS: usize = 4;
+
+/// A caravan leaves with half of the requests that there are: while the target works on one, the callers work on the
+/// answers of the other. A larger one would let each side wait for the other; smaller ones cost more sends.
+const CARAVANS: usize = 2;
 
 /// The queued requests of a lane, and those in flight.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +60,8 @@ impl Doorbell {
     /// Notes that a request was queued. Returns whether to ring now.
     pub(crate) fn queued(&mut self, load: Load, no_delay: bool, now_us: u64) -> bool {
         self.answered = self.answered.saturating_sub(1);
-        let full = load.queued_requests >= self.caravan.max_requests
+        let all = load.in_flight + load.queued_requests + self.answered;
+        let full = load.queued_requests >= self.caravan.max_requests.min(all / CARAVANS)
             || load.queued_bytes >= self.caravan.max_bytes;
         if full || no_delay || self.is_idle(load) || self.patience_us == 0 {
             return true;
@@ -140,10 +146,17 @@ mod tests {
     fn waits_for_requests_of_callers_that_were_just_answered() {
         let mut doorbell = busy();
         doorbell.answered(16);
-        for come in 1..=12 {
+        for come in 1..=7 {
             assert!(!doorbell.queued(load(come, 0), false, 2000), "{come}");
         }
-        assert!(doorbell.queued(load(13, 0), false, 2000), "the last few are not waited for");
+        assert!(doorbell.queued(load(8, 0), false, 2000), "half of those that may come");
+    }
+
+    #[test]
+    fn half_of_all_requests_leaves() {
+        let mut doorbell = busy();
+        assert!(!doorbell.queued(load(11, 13), false, 2000));
+        assert!(doorbell.queued(load(12, 12), false, 2000));
     }
 
     #[test]

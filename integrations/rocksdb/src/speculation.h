@@ -7,6 +7,10 @@
  * At once is better on slow drives, where most keys are in the last of their tables, and worse where
  * processors have no time to spare. So both are tried and timed, and tables are searched at once as
  * long as that takes clearly less time, and most of the blocks would have been read anyway.
+ *
+ * While a way is tried, all reads of all threads take it for a while. A single read at once among
+ * others one by one would say nothing: where processors are busy it gets its answer sooner at the
+ * expense of the others, and if all do so, each waits longer.
  */
 #ifndef BPFOF_ROCKSDB_SPECULATION_H
 #define BPFOF_ROCKSDB_SPECULATION_H
@@ -17,6 +21,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 
 namespace bpf_of {
 
@@ -27,16 +32,18 @@ class Speculation {
 
 	explicit Speculation(Speculate speculate) : speculate_(speculate), at_once_(speculate == Speculate::kAlways) {}
 
-	/* Whether reads search at once, except those that try the other way. */
+	/* Whether reads search at once, except while the other way is tried. */
 	bool is_at_once() const { return at_once_.load(std::memory_order_relaxed); }
 
 	/* How to serve a read. */
 	struct Choice {
 		bool at_once;
-		/* Whether to time it: as many reads as try the other way. */
+		/* Whether to time it. */
 		bool is_timed;
+		/* The comparison that its time counts for; 0 if for none. */
+		uint64_t comparison;
 	};
-	Choice choose() const;
+	Choice choose();
 
 	/* The totals of keys that were searched in one way: how many of all their tables, in order,
 	 * they needed. */
@@ -46,7 +53,7 @@ class Speculation {
 		uint64_t tables;
 	};
 	/* Adds a timed read of keys of several tables. */
-	void add(bool at_once, Nanoseconds took, const Needs &needs);
+	void add(const Choice &choice, Nanoseconds took, const Needs &needs);
 
 	/* One read, timed if its Choice says so. */
 	class Read {
@@ -64,7 +71,7 @@ class Speculation {
 		void end(const Needs &needs)
 		{
 			if (choice_.is_timed && needs.keys > 0)
-				speculation_.add(choice_.at_once, Clock::now() - begun_, needs);
+				speculation_.add(choice_, Clock::now() - begun_, needs);
 		}
 
 	    private:
@@ -74,37 +81,53 @@ class Speculation {
 	};
 
     private:
-	/* An average of the last reads. */
-	class Average {
-	    public:
-		void add(double one);
-		double value() const { return value_.load(std::memory_order_relaxed); }
-		/* Whether there were enough values. */
-		bool is_known() const;
-		void forget() { count_.store(0, std::memory_order_relaxed); }
+	/* A sum of values. With logarithms of times a few reads that wait for something else do not count
+	 * for much. */
+	struct Sum {
+		double sum = 0;
+		uint32_t count = 0;
 
-	    private:
-		std::atomic<double> value_{0};
-		std::atomic<uint32_t> count_{0};
+		void add(double one)
+		{
+			sum += one;
+			count++;
+		}
+		double mean() const { return sum / count; }
 	};
+
+	/* The following are called with the lock. */
+
+	/* Adds the keys of a read; returns whether enough of their tables are needed to try both ways. */
+	bool needs_most(const Needs &needs);
+	/* Forgets all comparisons. */
+	void forget();
+	/* Adds the result of a comparison: the difference of the logarithms of the times, at once less one
+	 * by one. */
+	void compared(double log_ratio);
+	/* Whether to search at once with this result. */
+	bool is_faster(double log_ratio) const;
 
 	const Speculate speculate_;
 	/* Not in the cache line that timed reads write. */
 	alignas(CACHE_LINE_BYTES) std::atomic<bool> at_once_;
-	/* Whether the other way is tried, because most of the tables are needed. */
+	/* Whether both ways are compared, because most of the tables are needed. */
 	std::atomic<bool> is_tried_{false};
-	/* Whether there were enough reads of both ways. */
+	/* Whether there were enough comparisons. */
 	std::atomic<bool> is_known_{false};
-	/* Logarithms of the last time for a key in ns, read one by one ([0]) and at once ([1]), until the
-	 * other way has a time as well; 0 if none waits. */
-	alignas(CACHE_LINE_BYTES) std::atomic<double> unpaired_[2] = {};
-	/* The difference of the logarithms, at once less one by one, of consecutive reads, because load
-	 * affects both. With logarithms a few reads that wait for something else do not count for
-	 * much. */
-	Average log_ratio_;
-	/* Averages for a key. */
-	Average needed_;
-	Average tables_;
+	/* Grows by one with about every READS_OF_A_TICK reads. */
+	std::atomic<uint64_t> ticks_{0};
+
+	alignas(CACHE_LINE_BYTES) std::mutex mutex_;
+	/* Averages for a key, of so many of the last reads. */
+	double needed_ = 0;
+	double tables_ = 0;
+	uint32_t averaged_ = 0;
+	/* The comparison under way, and the logarithms of the times of a key in ns, one by one ([0]) and at
+	 * once ([1]). */
+	uint64_t comparison_ = 0;
+	Sum log_times_[2];
+	/* The results of comparisons since the last decision. */
+	Sum log_ratios_;
 };
 
 } /* namespace bpf_of */

@@ -30,7 +30,7 @@ int read(Speculation &speculation, const Reads &reads, int count = READS)
 
 		were_at_once += choice.at_once;
 		if (choice.is_timed)
-			speculation.add(choice.at_once,
+			speculation.add(choice,
 				Speculation::Nanoseconds(choice.at_once ? reads.at_once : reads.one_by_one),
 				{1, reads.needed, reads.tables});
 	}
@@ -52,9 +52,30 @@ void test_follows_times()
 	for (int i = 0; i < 200; i++) {
 		const double load = i % 2 ? 1 : 3;
 
-		read(speculation, {load * 450e3, load * 300e3, TABLES}, 500);
+		read(speculation, {load * 450e3, load * 200e3, TABLES}, 7000);
 	}
 	CHECK(speculation.is_at_once(), "it follows the load");
+}
+
+/* Processors are busy: a read at once is faster than the others, and slows them down. */
+void test_minds_the_others()
+{
+	Speculation speculation(Speculate::kWhenFaster);
+	/* How many of the last reads were at once. */
+	double share = 0;
+	int were_at_once = 0;
+
+	for (int i = 0; i < 10 * READS; i++) {
+		const Speculation::Choice choice = speculation.choose();
+		const double wait = 100e3 * (1 + 0.9 * share);
+
+		share += (choice.at_once - share) / 16;
+		were_at_once += choice.at_once;
+		if (choice.is_timed)
+			speculation.add(choice, Speculation::Nanoseconds(choice.at_once ? 0.6 * wait : wait),
+				{1, TABLES, TABLES});
+	}
+	CHECK(!speculation.is_at_once() && were_at_once < READS / 2, "together they are slower");
 }
 
 void test_follows_needs()
@@ -78,10 +99,17 @@ void test_follows_needs()
 void test_late_reads()
 {
 	Speculation speculation(Speculate::kWhenFaster);
+	int timed = 0;
 
-	for (int i = 0; i < 100; i++) {
-		read(speculation, {110e3, 100e3, TABLES}, 8000);
-		speculation.add(false, Speculation::Nanoseconds(20e6), {1, TABLES, TABLES});
+	for (int i = 0; i < 20 * READS; i++) {
+		const Speculation::Choice choice = speculation.choose();
+
+		if (choice.is_timed) {
+			const bool is_late = !choice.at_once && ++timed % 100 == 0;
+
+			speculation.add(choice, Speculation::Nanoseconds(is_late ? 20e6 : 100e3),
+				{1, TABLES, TABLES});
+		}
 		CHECK(!speculation.is_at_once(), "a late read counts");
 	}
 }
@@ -96,7 +124,7 @@ void test_many_keys()
 		const uint64_t keys = i % 2 ? 64 : 2;
 
 		if (choice.is_timed)
-			speculation.add(choice.at_once, Speculation::Nanoseconds(keys * (choice.at_once ? 90.0 : 100.0)),
+			speculation.add(choice, Speculation::Nanoseconds(keys * (choice.at_once ? 90.0 : 100.0)),
 				{keys, keys * 5, keys * 5});
 		CHECK(!speculation.is_at_once(), "times are of a key");
 	}
@@ -132,6 +160,7 @@ int main()
 {
 	test_follows_times();
 	test_follows_needs();
+	test_minds_the_others();
 	test_late_reads();
 	test_many_keys();
 	test_stays();
