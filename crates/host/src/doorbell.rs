@@ -4,8 +4,7 @@
 /// How a [`SharedLane`](crate::SharedLane) gathers requests into one send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caravan {
-    /// Number of queued requests that leaves without waiting for more, if they are not half of all requests before.
-    /// 1 sends each request alone.
+    /// Largest number of requests that wait for more; fewer leave if they are half of all. 1 sends each request alone.
     pub max_requests: usize,
     /// Number of queued bytes, commands and data together, that leaves without waiting for more.
     pub max_bytes: usize,

@@ -13,20 +13,18 @@ namespace {
 /* The averages of needs weigh about so many reads, and are used from so many on. */
 constexpr uint32_t AVERAGED_MAX = 256;
 constexpr uint32_t AVERAGED_MIN = 32;
-/* One of so many reads is timed for its needs. */
-constexpr uint64_t READS_OF_A_TIMED = 16;
-/* A comparison has four phases, of so many ticks each: reads in the other way until the queues are
- * those of this way; the same, timed; reads as they are; the same, timed. */
-constexpr uint64_t READS_OF_A_TICK = 16;
-constexpr uint64_t TICKS_OF_A_PHASE = 4;
-constexpr uint64_t TICKS_OF_A_COMPARISON = 4 * TICKS_OF_A_PHASE;
-/* Timed reads of each way that a comparison needs: fewer than the phase has in most cases. */
-constexpr uint32_t READS_OF_A_COMPARISON = 32;
+/* One of so many reads counts for what keys need. */
+constexpr uint64_t COUNTED_OF = 16;
+/* Reads of a phase of a comparison. */
+constexpr uint32_t READS_OF_A_PHASE = 64;
+constexpr uint64_t PHASES = 4;
 /* Comparisons that decide. */
 constexpr uint32_t COMPARISONS = 8;
-/* When the result is known, the time between two comparisons is that of so many: reads in the slower
- * way are fewer than one of a hundred. */
-constexpr uint64_t REST = 100;
+/* So many comparisons in a row that contradict a decision make it open again. */
+constexpr uint32_t CONTRADICTIONS = 2;
+/* Counted reads between two comparisons when the result is known: reads in the slower way are fewer
+ * than one of a hundred. */
+constexpr uint32_t REST = 1600;
 /* The share of the tables read at once that must be needed, to begin and to continue. */
 constexpr double NEEDED_TO_BEGIN = 0.75;
 constexpr double NEEDED_TO_GO_ON = 0.65;
@@ -34,33 +32,20 @@ constexpr double NEEDED_TO_GO_ON = 0.65;
  * the second. */
 constexpr double BEGINS_BELOW = 0.7;
 constexpr double ENDS_ABOVE = 0.85;
-void set(std::atomic<bool> *to, bool value)
-{
-	if (to->load(std::memory_order_relaxed) != value)
-		to->store(value, std::memory_order_relaxed);
-}
 
 } /* namespace */
 
-Speculation::Choice Speculation::choose()
+Speculation::Choice Speculation::choose() const
 {
 	const bool at_once = is_at_once();
 
 	if (speculate_ != Speculate::kWhenFaster)
 		return {at_once, false, 0};
-	const uint64_t drawn = thread_random() >> 32;
-	const uint64_t tick = drawn % READS_OF_A_TICK == 0
-				      ? ticks_.fetch_add(1, std::memory_order_relaxed) + 1
-				      : ticks_.load(std::memory_order_relaxed);
-	const uint64_t comparison = tick / TICKS_OF_A_COMPARISON;
-	const bool rests = is_known_.load(std::memory_order_relaxed) && comparison % REST != 0;
+	const bool counts = (thread_random() >> 32) % COUNTED_OF == 0;
+	const uint64_t phase = phase_.load(std::memory_order_relaxed);
+	const bool is_other = phase > 0 && phase % PHASES < 2;
 
-	if (rests || !is_tried_.load(std::memory_order_relaxed))
-		return {at_once, drawn % READS_OF_A_TIMED == 1, 0};
-	const uint64_t phase = tick % TICKS_OF_A_COMPARISON / TICKS_OF_A_PHASE;
-	const bool is_timed = phase % 2 == 1;
-
-	return {at_once != (phase < 2), is_timed, is_timed ? comparison : 0};
+	return {at_once != is_other, counts, phase};
 }
 
 bool Speculation::needs_most(const Needs &needs)
@@ -70,16 +55,22 @@ bool Speculation::needs_most(const Needs &needs)
 	averaged_ = std::min(averaged_ + 1, AVERAGED_MAX);
 	needed_ += (std::min(needs.needed, needs.tables) / keys - needed_) / averaged_;
 	tables_ += (needs.tables / keys - tables_) / averaged_;
-	const bool was_tried = is_tried_.load(std::memory_order_relaxed);
-
 	return averaged_ >= AVERAGED_MIN &&
-	       needed_ >= tables_ * (was_tried ? NEEDED_TO_GO_ON : NEEDED_TO_BEGIN);
+	       needed_ >= tables_ * (is_tried_ ? NEEDED_TO_GO_ON : NEEDED_TO_BEGIN);
 }
 
-void Speculation::forget()
+void Speculation::begin()
 {
-	log_times_[0] = log_times_[1] = log_ratios_ = Sum();
-	set(&is_known_, false);
+	comparisons_++;
+	ended_ = 0;
+	log_times_[0] = log_times_[1] = Sum();
+	phase_.store(comparisons_ * PHASES, std::memory_order_relaxed);
+}
+
+void Speculation::rest(uint32_t reads)
+{
+	rest_ = reads;
+	phase_.store(0, std::memory_order_relaxed);
 }
 
 void Speculation::add(const Choice &choice, Nanoseconds took, const Needs &needs)
@@ -89,44 +80,56 @@ void Speculation::add(const Choice &choice, Nanoseconds took, const Needs &needs
 	/* Readers do not wait for each other: there are other reads. */
 	if (!lock)
 		return;
-	const bool is_tried = needs_most(needs);
-
-	set(&is_tried_, is_tried);
-	if (!is_tried) {
-		/* The times will have changed by the next attempt. */
-		forget();
-		return set(&at_once_, false);
+	if (choice.counts) {
+		is_tried_ = needs_most(needs);
+		if (!is_tried_) {
+			/* The times will have changed by the next attempt. */
+			is_known_ = false;
+			log_ratios_ = Sum();
+			at_once_.store(false, std::memory_order_relaxed);
+			return rest(0);
+		}
 	}
-	if (choice.comparison < comparison_ || choice.comparison == 0)
-		return;
-	if (choice.comparison > comparison_) {
-		comparison_ = choice.comparison;
-		log_times_[0] = log_times_[1] = Sum();
-	}
-	log_times_[choice.at_once].add(std::log(std::max(2.0, took.count() / static_cast<double>(needs.keys))));
-	const auto &[one_by_one, at_once] = log_times_;
+	const uint64_t phase = phase_.load(std::memory_order_relaxed);
 
-	if (std::min(one_by_one.count, at_once.count) < READS_OF_A_COMPARISON)
+	if (is_tried_ && phase == 0 && choice.counts) {
+		if (rest_ == 0)
+			return begin();
+		rest_--;
+	}
+	if (phase == 0 || choice.phase != phase)
 		return;
-	compared(at_once.mean() - one_by_one.mean());
-	comparison_++;
-	log_times_[0] = log_times_[1] = Sum();
+	if (phase % 2 == 1)
+		log_times_[choice.at_once].add(std::log(std::max(2.0, took.count() / static_cast<double>(needs.keys))));
+	if (++ended_ < READS_OF_A_PHASE)
+		return;
+	if (phase % PHASES == PHASES - 1)
+		return compared(log_times_[true].mean() - log_times_[false].mean());
+	ended_ = 0;
+	phase_.store(phase + 1, std::memory_order_relaxed);
 }
 
 void Speculation::compared(double log_ratio)
 {
-	if (is_known_.load(std::memory_order_relaxed)) {
-		if (is_faster(log_ratio) == is_at_once())
-			return;
-		/* Perhaps the load has changed. */
-		set(&is_known_, false);
+	if (is_known_) {
+		if (is_faster(log_ratio) == is_at_once()) {
+			contradictions_ = 0;
+			return rest(REST);
+		}
+		if (++contradictions_ < CONTRADICTIONS)
+			return begin();
+		/* The load has changed. */
+		is_known_ = false;
+		log_ratios_ = Sum();
 	}
 	log_ratios_.add(log_ratio);
 	if (log_ratios_.count < COMPARISONS)
-		return;
-	set(&at_once_, is_faster(log_ratios_.mean()));
-	set(&is_known_, true);
+		return begin();
+	at_once_.store(is_faster(log_ratios_.mean()), std::memory_order_relaxed);
+	is_known_ = true;
+	contradictions_ = 0;
 	log_ratios_ = Sum();
+	rest(REST);
 }
 
 bool Speculation::is_faster(double log_ratio) const

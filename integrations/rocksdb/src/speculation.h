@@ -8,9 +8,9 @@
  * processors have no time to spare. So both are tried and timed, and tables are searched at once as
  * long as that takes clearly less time, and most of the blocks would have been read anyway.
  *
- * While a way is tried, all reads of all threads take it for a while. A single read at once among
- * others one by one would say nothing: where processors are busy it gets its answer sooner at the
- * expense of the others, and if all do so, each waits longer.
+ * While a way is tried, the reads of all threads take it. A single read at once among others one by one
+ * would say nothing: where processors are busy it gets its answer sooner at the expense of the others,
+ * and if all do so, each waits longer.
  */
 #ifndef BPFOF_ROCKSDB_SPECULATION_H
 #define BPFOF_ROCKSDB_SPECULATION_H
@@ -38,12 +38,14 @@ class Speculation {
 	/* How to serve a read. */
 	struct Choice {
 		bool at_once;
-		/* Whether to time it. */
-		bool is_timed;
-		/* The comparison that its time counts for; 0 if for none. */
-		uint64_t comparison;
+		/* Whether it counts for what keys need. */
+		bool counts;
+		/* The phase of a comparison in which it began; 0 outside comparisons. */
+		uint64_t phase;
+
+		bool is_timed() const { return counts || phase > 0; }
 	};
-	Choice choose();
+	Choice choose() const;
 
 	/* The totals of keys that were searched in one way: how many of all their tables, in order,
 	 * they needed. */
@@ -60,7 +62,7 @@ class Speculation {
 	    public:
 		explicit Read(Speculation &speculation) : speculation_(speculation), choice_(speculation.choose())
 		{
-			if (choice_.is_timed)
+			if (choice_.is_timed())
 				begun_ = Clock::now();
 		}
 		Read(const Read &) = delete;
@@ -70,7 +72,7 @@ class Speculation {
 		/* The answers have arrived. */
 		void end(const Needs &needs)
 		{
-			if (choice_.is_timed && needs.keys > 0)
+			if (choice_.is_timed() && needs.keys > 0)
 				speculation_.add(choice_, Clock::now() - begun_, needs);
 		}
 
@@ -97,12 +99,14 @@ class Speculation {
 
 	/* The following are called with the lock. */
 
-	/* Adds the keys of a read; returns whether enough of their tables are needed to try both ways. */
+	/* Adds the keys of a read; returns whether enough of their tables are needed to compare both ways. */
 	bool needs_most(const Needs &needs);
-	/* Forgets all comparisons. */
-	void forget();
-	/* Adds the result of a comparison: the difference of the logarithms of the times, at once less one
-	 * by one. */
+	/* Begins a comparison. */
+	void begin();
+	/* Ends comparisons until so many reads have counted. */
+	void rest(uint32_t reads);
+	/* A comparison has ended. `log_ratio`: the difference of the logarithms of the times, at once less
+	 * one by one. */
 	void compared(double log_ratio);
 	/* Whether to search at once with this result. */
 	bool is_faster(double log_ratio) const;
@@ -110,23 +114,28 @@ class Speculation {
 	const Speculate speculate_;
 	/* Not in the cache line that timed reads write. */
 	alignas(CACHE_LINE_BYTES) std::atomic<bool> at_once_;
-	/* Whether both ways are compared, because most of the tables are needed. */
-	std::atomic<bool> is_tried_{false};
-	/* Whether there were enough comparisons. */
-	std::atomic<bool> is_known_{false};
-	/* Grows by one with about every READS_OF_A_TICK reads. */
-	std::atomic<uint64_t> ticks_{0};
+	/* Four for each comparison: reads in the other way until the queues are those of that way; the
+	 * same, timed; reads as they are; the same, timed. 0 between comparisons. */
+	std::atomic<uint64_t> phase_{0};
 
 	alignas(CACHE_LINE_BYTES) std::mutex mutex_;
 	/* Averages for a key, of so many of the last reads. */
 	double needed_ = 0;
 	double tables_ = 0;
 	uint32_t averaged_ = 0;
-	/* The comparison under way, and the logarithms of the times of a key in ns, one by one ([0]) and at
-	 * once ([1]). */
-	uint64_t comparison_ = 0;
+	/* Whether both ways are compared, because most of the tables are needed. */
+	bool is_tried_ = false;
+	/* Reads to count until the next comparison, if the result is known. */
+	uint32_t rest_ = 0;
+	uint64_t comparisons_ = 0;
+	/* Reads of the phase that have ended, and of the comparison the logarithms of the times of a key in
+	 * ns, one by one ([0]) and at once ([1]). */
+	uint32_t ended_ = 0;
 	Sum log_times_[2];
-	/* The results of comparisons since the last decision. */
+	/* Whether there was a decision, and how many comparisons in a row have contradicted it. */
+	bool is_known_ = false;
+	uint32_t contradictions_ = 0;
+	/* The results of comparisons for the next decision. */
 	Sum log_ratios_;
 };
 
