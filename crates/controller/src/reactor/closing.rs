@@ -15,7 +15,7 @@ use log::Level;
 use std::sync::Arc;
 
 /// Queues a connection to be closed at the end of a turn that has time for it. Many may end at once, and closing one
-/// takes longer than most commands.
+/// takes longer than most commands. Until then it takes no more input: its host may send the commands again elsewhere.
 pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) {
     if let Some(entry) = core.table.get_mut(index) {
         entry.cuts_chains = true;
@@ -23,11 +23,11 @@ pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) 
     }
 }
 
-/// The same for a connection that the target ends: it takes no more input. Commands that end before it is closed are
-/// answered; chains are cut short if `cuts_chains`, and commands that are carried out in parts go no further.
+/// The same for a connection that the target ends. Commands that end before it is closed are answered; chains are cut
+/// short if `cuts_chains`, and commands that are carried out in parts go no further.
 pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
-    let Some(entry) = core.table.get_mut(index).filter(|entry| !entry.closing) else { return };
-    entry.is_over = true;
+    let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
+    let Some(entry) = core.table.get_mut(index).filter(is_new) else { return };
     entry.cuts_chains |= cuts_chains && core.stop_at_ns.is_none();
     entry.connection.is_abandoned = true;
     queue(core, index, reason.to_owned(), cuts_chains);
@@ -35,7 +35,7 @@ pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts
 
 fn queue<I: Io>(core: &mut Core<I>, index: u32, reason: String, cuts_chains: bool) {
     if let Some(entry) = core.table.get_mut(index)
-        && !std::mem::replace(&mut entry.has_ended, true)
+        && !std::mem::replace(&mut entry.is_over, true)
     {
         let serial = entry.connection.serial;
         core.ended.push_back(Ended { index, serial, reason, cuts_chains });

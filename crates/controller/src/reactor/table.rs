@@ -49,10 +49,8 @@ pub(crate) struct Entry {
     stuck: Option<(u64, u64, u64)>,
     pub(super) dirty: bool,
     pub(crate) closing: bool,
-    /// It takes no more input, and is to be closed.
+    /// It takes no more input, and is queued to be closed.
     pub(super) is_over: bool,
-    /// It is queued to be closed.
-    pub(super) has_ended: bool,
     /// Chains end at their next hop, Write Zeroes at its next part: no host waits for them.
     pub(super) cuts_chains: bool,
     pub(super) closed_ns: u64,
@@ -354,7 +352,6 @@ impl Table {
             dirty: false,
             closing: false,
             is_over: false,
-            has_ended: false,
             cuts_chains: false,
             closed_ns: 0,
             party: None,
