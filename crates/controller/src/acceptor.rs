@@ -1,5 +1,6 @@
 //! Accepts connections: the listening sockets, and the thread that distributes connections to the reactors.
 
+use crate::access::Reason;
 use crate::command_log::StrangersLog;
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
@@ -132,6 +133,7 @@ struct Dealer {
     mailboxes: Vec<Mailbox>,
     next: AtomicUsize,
     log: StrangersLog,
+    registry: Arc<Registry>,
 }
 
 impl Dealer {
@@ -142,6 +144,7 @@ impl Dealer {
             let why = "the reactor has no time for new connections, and most of those that wait \
                        are of this address";
             self.log.warn(format_args!("{} refused", gone.ends.peer), format_args!("{why}"));
+            self.registry.denials.count(Reason::Limit);
             gone.link.refuse();
         }
     }
@@ -161,7 +164,7 @@ impl Acceptor {
     ) -> Result<Acceptor, ServerError> {
         let tls = config.tls();
         let (next, log) = (AtomicUsize::new(0), StrangersLog::default());
-        let dealer = Arc::new(Dealer { mailboxes, next, log });
+        let dealer = Arc::new(Dealer { mailboxes, next, log, registry: Arc::clone(registry) });
         let handshakes = match tls {
             TlsMode::Off | TlsMode::ByRules => None,
             TlsMode::Allowed | TlsMode::Required => {
@@ -224,6 +227,7 @@ impl Acceptor {
                             "it has {limit} connections, which is the limit (connections-per-address)"
                         ),
                     );
+                    self.registry.denials.count(Reason::Limit);
                     link.refuse();
                     continue;
                 };

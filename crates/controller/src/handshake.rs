@@ -186,7 +186,7 @@ impl Handshakes {
     }
 
     fn refuse(&self, peer: SocketAddr, why: std::fmt::Arguments<'_>) {
-        self.registry.denials.count(Reason::Handshake);
+        self.registry.denials.count(Reason::Limit);
         self.registry.handshakes.count(Handshaken::Refused);
         self.log.warn(format_args!("{peer} refused"), why);
     }
@@ -256,7 +256,8 @@ impl Handshake {
                 (self.deliver)((socket.into(), ends, slot), secure.map(Box::new));
             }
             Err(why) => {
-                self.registry.denials.count(Reason::Handshake);
+                let reason = if had_to_go { Reason::Limit } else { Reason::Handshake };
+                self.registry.denials.count(reason);
                 self.log.warn(format_args!("{} refused", ends.peer), format_args!("{why}"));
             }
         }

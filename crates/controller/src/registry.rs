@@ -1,6 +1,6 @@
 //! State shared by all reactors: the subsystems with their namespaces, and the listeners on which hosts reach them.
 
-use crate::access::{Denials, HandshakeCounts, Rules};
+use crate::access::{Denials, HandshakeCounts, Reason, Rules};
 use crate::controller::Controller;
 use crate::error::ServerError;
 use crate::hosts::{HostFull, Hosts};
@@ -156,10 +156,14 @@ impl Registry {
                 other.remove_controller(&goes, now_ns);
                 goes.note_eviction(full, now_ns);
                 made = subsystem.add_controller(newcomer, hosts, times, Some(&goes));
+                self.denials.count(Reason::Limit);
                 evicted.push(goes);
             }
         }
         let (controller, goes) = made?;
+        if goes.is_some() {
+            self.denials.count(Reason::Limit);
+        }
         evicted.extend(goes);
         Ok(controller)
     }

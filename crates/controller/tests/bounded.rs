@@ -231,6 +231,12 @@ fn flood_of_connections(count: usize) {
     assert!(slowest < PATIENCE, "a host waited {slowest:?}");
     let open = peers.iter_mut().map(|peer| !is_closed(peer)).filter(|open| *open).count();
     assert!(open <= 1024 + 16, "{open} connections are open");
+    let denials = server.denials();
+    let (_, closed) = denials.iter().find(|(reason, _)| *reason == "limit").expect("a reason");
+    assert!(
+        (count - open..=count).contains(&(*closed as usize)),
+        "{closed} of {count} are counted"
+    );
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 2 * 1024 * IDLE_BYTES + SLACK_BYTES, "{grown} bytes");
     drop(peers);

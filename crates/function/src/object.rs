@@ -9,6 +9,8 @@ use crate::program::{Problem, Program, ProgramError};
 use crate::source::DebugInfo;
 use object::{Architecture, Object as _, ObjectSection as _, SectionIndex};
 
+/// Longest name of a section.
+const MAX_NAME_BYTES: usize = 1024;
 /// Prefix of the names of entry sections; the rest is the function's name.
 pub const ENTRY_PREFIX: &str = "bpfof/";
 
@@ -240,11 +242,17 @@ impl<'a> File<'a> {
     }
 }
 
-/// Bounds the length of names: many headers may share one long name, and each is read several times.
+/// Bounds the length of names: many headers may share one long name, and the name of a section is read for each
+/// relocation and each function that refers to it.
 fn check_names(elf: &Elf<'_>) -> Result<(), ObjectError> {
     let mut bytes = 0;
     for section in elf.sections() {
-        bytes += section.name_bytes().map_err(elf_error)?.len();
+        let length = section.name_bytes().map_err(elf_error)?.len();
+        if length > MAX_NAME_BYTES {
+            let problem = format!("a section has a name of more than {MAX_NAME_BYTES} bytes");
+            return Err(ObjectError::Elf(problem));
+        }
+        bytes += length;
         if bytes > MAX_OBJECT_BYTES {
             let problem = "the names of its sections are longer than the largest object";
             return Err(ObjectError::Elf(problem.to_owned()));

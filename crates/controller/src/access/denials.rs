@@ -17,16 +17,19 @@ pub(crate) enum Reason {
     Handshake,
     /// It did not authenticate itself.
     NotAuthenticated,
+    /// There were too many connections or associations, or no memory for one more: it was refused, or ended for others.
+    Limit,
 }
 
 impl Reason {
-    const ALL: [Reason; 6] = [
+    const ALL: [Reason; 7] = [
         Reason::NoRule,
         Reason::NoRight,
         Reason::NoTls,
         Reason::ForeignName,
         Reason::Handshake,
         Reason::NotAuthenticated,
+        Reason::Limit,
     ];
 
     /// Its name in metrics.
@@ -38,6 +41,7 @@ impl Reason {
             Reason::ForeignName => "foreign name",
             Reason::Handshake => "TLS handshake",
             Reason::NotAuthenticated => "not authenticated",
+            Reason::Limit => "limit",
         }
     }
 }

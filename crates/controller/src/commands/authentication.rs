@@ -162,6 +162,7 @@ fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
     {
         let what = format_args!("authenticated, but refused: {full}");
         cx.executor.note(cx.connection, Level::Warn, what);
+        cx.executor.registry.denials.count(Reason::Limit);
         cx.connection.asks.close = Some("a limit of its host is reached");
         if let Some(association) = cx.connection.phase.association_mut() {
             association.has_failed = true;

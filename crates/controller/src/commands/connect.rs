@@ -57,7 +57,8 @@ fn invalid(in_data: bool, at: u16, field: &'static str, cause: String) -> Refusa
 }
 
 /// The refusal of a host for which there is no room.
-fn no_room(why: &HostFull, host_nqn: &str) -> Refusal {
+fn no_room(registry: &Registry, why: &HostFull, host_nqn: &str) -> Refusal {
+    registry.denials.count(Reason::Limit);
     Refusal::new(Status::CONNECT_CONTROLLER_BUSY, format!("{host_nqn}: {why}"))
 }
 
@@ -115,7 +116,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         true => None,
         false => {
             let place = Connection::place(&host, &registry.hosts.limits, base_bytes);
-            Some(place.map_err(|full| no_room(&full, &data.hostnqn))?)
+            Some(place.map_err(|full| no_room(&registry, &full, &data.hostnqn))?)
         }
     };
     let wish = Wish { data, qid, kato_ms, subsystem, host, access, is_stranger };
@@ -299,7 +300,7 @@ fn new_controller(
     let registry = Arc::clone(&cx.executor.registry);
     let evicted = &mut cx.executor.outbox.evicted;
     let made = registry.add_controller(subsystem, &newcomer, times, evicted);
-    let controller = made.map_err(|full| no_room(&full, &data.hostnqn))?;
+    let controller = made.map_err(|full| no_room(&registry, &full, &data.hostnqn))?;
     if !wish.is_stranger {
         cx.executor.spend(subsystem.kept_count() as u64 * ASSOCIATION_UNITS);
     }

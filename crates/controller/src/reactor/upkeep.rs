@@ -3,6 +3,7 @@
 use super::closing::{close, end_soon, forget_chains, resume};
 use super::io::{Io, Shut};
 use super::state::Core;
+use crate::access::Reason;
 use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
 use crate::limits::{ADOPT_UNITS, DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN};
@@ -35,11 +36,9 @@ pub(crate) fn adopt<I: Io>(
         return None;
     }
     if let Some(goes) = core.table.oldest_pending(&ends) {
-        close(
-            core,
-            goes,
-            "it had not connected or authenticated yet, and a newer connection needed its place",
-        );
+        let reason =
+            "it had not connected or authenticated yet, and a newer connection needed its place";
+        close_for_others(core, goes, reason);
     }
     if let Some(goes) = core.table.longest_closing() {
         give_up(core, goes);
@@ -49,6 +48,7 @@ pub(crate) fn adopt<I: Io>(
         let what = format_args!("refused: the reactor has {table}, its limit");
         let when = (Level::Warn, core.executor.now_ns);
         core.executor.strangers.note(when, peer, what);
+        core.executor.registry.denials.count(Reason::Limit);
         return None;
     };
     let bytes = Connection::PENDING_BYTES + port.own_bytes();
@@ -63,7 +63,7 @@ pub(crate) fn adopt<I: Io>(
         let Some(goes) = core.table.oldest_stranger(&ends, &port) else { break };
         let reason = "it had not connected or authenticated yet, and a newer connection needed its \
                       memory";
-        close(core, goes, reason);
+        close_for_others(core, goes, reason);
         if let Some(entry) = core.table.get_mut(goes) {
             entry.connection.memory.let_go();
         }
@@ -74,6 +74,7 @@ pub(crate) fn adopt<I: Io>(
         Err(full) => {
             let when = (Level::Warn, core.executor.now_ns);
             core.executor.strangers.note(when, ends.peer, format_args!("refused: {full}"));
+            core.executor.registry.denials.count(Reason::Limit);
             return None;
         }
     };
@@ -105,8 +106,15 @@ pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
         core.executor.schedule.charge(index, units as i64);
     }
     if let Some(goes) = core.table.idlest_of_greediest() {
-        close(core, goes, "the reactor is at its limit of connections, and its host has the most");
+        let reason = "the reactor is at its limit of connections, and its host has the most";
+        close_for_others(core, goes, reason);
     }
+}
+
+/// Closes a connection to make room for others.
+fn close_for_others<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
+    core.executor.registry.denials.count(Reason::Limit);
+    close(core, index, reason);
 }
 
 fn interval_ns<I: Io>(core: &Core<I>) -> u64 {

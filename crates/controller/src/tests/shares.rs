@@ -2,7 +2,7 @@
 
 use super::limits::try_to_load_get;
 use super::peer::{Peer, Said};
-use crate::access::{Access, HostKeys, HostRule, Rights, Rules};
+use crate::access::{Access, HostKeys, HostRule, Reason, Rights, Rules};
 use crate::config::{NamespaceConfig, NamespaceSource};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull, HostLimits, Hosts};
@@ -89,6 +89,9 @@ fn discovery_keeps_no_host_out() {
     let _watchers = [PEER_NQN, OTHER].map(|nqn| discover(&mut rig, HERE, nqn));
     let (_, third) = Peer::ask(&mut rig, HERE, (PEER_NQN, DISCOVERY_NQN));
     assert_eq!(third.status, Status::CONNECT_CONTROLLER_BUSY);
+    let mut denials = rig.core.executor.registry.denials.counts();
+    assert!(denials.any(|of| of == (Reason::Limit, 1)));
+    drop(denials);
     for _ in 0..2 {
         let (_, answer) = Peer::ask(&mut rig, HERE, (PEER_NQN, NQN));
         assert_eq!(answer.status, Status::SUCCESS);
@@ -301,6 +304,7 @@ fn idle_associations_go_wherever_they_are() {
     let full = Some(HostFull::Associations(2));
     assert_eq!(two.connect(1, USELESS_AFTER_NS / 2).err(), full, "they may be of use");
     two.connect(1, USELESS_AFTER_NS).expect("one goes");
+    assert!(two.registry.denials.counts().any(|of| of == (Reason::Limit, 1)));
     let [gone] = &two.gone[..] else { panic!("{} go", two.gone.len()) };
     assert!(idle.iter().any(|idle| Arc::ptr_eq(idle, gone)));
     let counts = two.subsystems.each_ref().map(|subsystem| subsystem.all_controllers().len());
@@ -315,6 +319,7 @@ fn idle_associations_of_the_same_subsystem_go() {
     let idle = two.connect(1, 0).expect("room");
     useful.last_traffic_ns.store(USELESS_AFTER_NS, Ordering::Relaxed);
     two.connect(1, USELESS_AFTER_NS).expect("one goes");
+    assert!(two.registry.denials.counts().any(|of| of == (Reason::Limit, 1)));
     let [gone] = &two.gone[..] else { panic!("{} go", two.gone.len()) };
     assert!(Arc::ptr_eq(gone, &idle));
 }

@@ -1,7 +1,7 @@
 //! Hosts that must authenticate, before they have done so.
 
 use super::peer::{Peer, Said};
-use crate::access::Rules;
+use crate::access::{Reason, Rules};
 use crate::hosts::{Host, HostLimits};
 use crate::limits::ADMIN_UNITS;
 use crate::rig::{
@@ -162,6 +162,9 @@ fn limits_of_a_host_count_when_it_has_shown_who_it_is() {
     assert!(target.rig.is_open(admin.line));
     target.authenticate(&mut second);
     assert!(!target.rig.is_open(second.line) && target.rig.is_open(admin.line));
+    let mut denials = target.rig.core.executor.registry.denials.counts();
+    assert!(denials.any(|of| of == (Reason::Limit, 1)));
+    drop(denials);
     target.rig.finish();
 }
 

@@ -91,7 +91,7 @@ fn refusal(object: &[u8]) -> String {
 
 #[test]
 fn one_long_name_for_thousands_of_sections() {
-    let mut names = vec![b'x'; 500_000];
+    let mut names = vec![b'x'; 1000];
     names.push(0);
     let none = Section::default();
     let size = names.len() as u64;
@@ -147,4 +147,99 @@ fn relocations_of_what_is_neither_code_nor_data() {
     sections.extend([table; 7_000]);
     let refused = refusal(&object(&body, &sections, 3));
     assert!(refused.contains("more relocations"), "{refused}");
+}
+
+/// A function with as many relocations as there may be, all of one instruction and against a section whose name is
+/// `dots` dots. The relocations take a byte each.
+fn relocations_of_a_section_named(dots: usize) -> Vec<u8> {
+    const COUNT: u32 = 65_500;
+    // r0 = &X; exit
+    let mut body = [&[0x18, 0, 0, 0][..], &[0; 12], &[0x95, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let symbol = |info: u8, section: u8, at: u8| {
+        [&[0, 0, 0, 0, info, 0, section, 0, at][..], &[0; 15]].concat()
+    };
+    // Symbol 1 is X, section 4; the others are functions at slots 0 and 3 of the entry.
+    let symbols = [symbol(0, 0, 0), symbol(3, 4, 0), symbol(2, 1, 0), symbol(2, 1, 24)].concat();
+    let symbols = put(&mut body, &symbols);
+    let mut compact: Vec<u8> = (0..4).map(|part| (COUNT << 3 >> (7 * part)) as u8 | 0x80).collect();
+    compact[3] &= 0x7f;
+    // R_BPF_64_64 of symbol 1, and always the same again.
+    compact.extend([3, 1, 1]);
+    compact.resize(4 + 2 + COUNT as usize, 0);
+    let compact = put(&mut body, &compact);
+    let mut names = NAMES.to_vec();
+    names.extend(vec![b'.'; dots]);
+    names.push(0);
+    let names = put(&mut body, &names);
+    body.resize(body.len().max(8 * COUNT as usize), 0);
+    let none = Section::default();
+    let code_bytes = 8 * u64::from(COUNT);
+    let name = NAMES.len() as u32;
+    let sections = [
+        none,
+        Section { name: ENTRY_NAME, kind: PROGBITS, flags: 6, at: 64, size: code_bytes, ..none },
+        Section { kind: SYMTAB, at: symbols.0, size: symbols.1, link: 3, info: 4, ..none },
+        Section { kind: STRTAB, at: names.0, size: names.1, ..none },
+        Section { name, kind: PROGBITS, at: 64, size: 8, ..none },
+        Section { kind: CREL, at: compact.0, size: compact.1, link: 2, info: 1, ..none },
+    ];
+    object(&body, &sections, 3)
+}
+
+#[test]
+fn one_long_name_for_thousands_of_relocations() {
+    let refused = refusal(&relocations_of_a_section_named(900_000));
+    assert!(refused.contains("a section has a name of more than"), "{refused}");
+    // The longest name that is read.
+    let refused = refusal(&relocations_of_a_section_named(1024));
+    assert!(refused.contains("refers to a section that is not data"), "{refused}");
+}
+
+/// A section with a name of this length and 4096 functions, each of which calls the next. Each is looked up in the debug
+/// information by the name.
+fn functions_of_a_section_named(length: usize) -> Vec<u8> {
+    const COUNT: usize = 4095;
+    // Each function calls the next; the last only returns.
+    let mut body = [0x85, 0x10, 0, 0, 0, 0, 0, 0].repeat(COUNT);
+    body.extend([0x95, 0, 0, 0, 0, 0, 0, 0]);
+    let code = (64, body.len() as u64);
+    let mut symbols = vec![0; 24];
+    for slot in 0..=COUNT as u64 {
+        symbols.extend([0, 0, 0, 0, 2, 0, 1, 0]);
+        symbols.extend((8 * slot).to_le_bytes());
+        symbols.extend([0; 8]);
+    }
+    let symbols = put(&mut body, &symbols);
+    let mut names = b"\0.BTF\0.BTF.ext\0bpfof/".to_vec();
+    let entry = names.len() as u32 - 6;
+    names.extend("é".repeat(length / 2 - 3).into_bytes());
+    names.push(0);
+    let names = put(&mut body, &names);
+    // The debug information has one section, x, with one line.
+    let header = |rest: [u32; 4]| {
+        let words = [24].into_iter().chain(rest).flat_map(u32::to_le_bytes);
+        [0x9f, 0xeb, 1, 0].into_iter().chain(words).chain([0; 4]).collect::<Vec<u8>>()
+    };
+    let btf = put(&mut body, &[header([0, 0, 0, 3]), b"\0x\0".to_vec()].concat());
+    let line = [16u32, 1, 1, 0, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+    let extension = put(&mut body, &[header([0, 0, 0, 28]), line].concat());
+    let none = Section::default();
+    let section = |name, (at, size)| Section { name, kind: PROGBITS, at, size, ..none };
+    let sections = [
+        none,
+        Section { flags: 6, ..section(entry, code) },
+        Section { kind: SYMTAB, link: 3, info: 4097, ..section(0, symbols) },
+        Section { kind: STRTAB, ..section(0, names) },
+        section(1, btf),
+        section(6, extension),
+    ];
+    object(&body, &sections, 3)
+}
+
+#[test]
+fn one_long_name_for_thousands_of_functions() {
+    let refused = refusal(&functions_of_a_section_named(900_000));
+    assert!(refused.contains("a section has a name of more than"), "{refused}");
+    let refused = refusal(&functions_of_a_section_named(1024));
+    assert!(refused.contains("run past the end of the function"), "{refused}");
 }
