@@ -384,8 +384,7 @@ mod tests {
     /// Connects another client, which sends a packet with a descriptor. Returns whether it could.
     fn is_queued(path: &Path, descriptor: BorrowedFd<'_>, clients: &mut Vec<PacketSocket>) -> bool {
         // The queue of waiting clients may be full.
-        let Ok(client) = PacketSocket::connect(path) else {
-            std::thread::sleep(Duration::from_millis(1));
+        let Ok(client) = PacketSocket::connect(path, Duration::from_millis(1)) else {
             return false;
         };
         let sent = client.send(b"", &[descriptor]);
@@ -421,7 +420,7 @@ mod tests {
         let path = config.socket.clone();
         let daemon = Daemon::start(config).expect("it starts");
         // The only client that is served. It sends no further requests for a while.
-        let mut served = PacketSocket::connect(&path).expect("connected");
+        let mut served = PacketSocket::connect(&path, SOON).expect("connected");
         let mut packet = Vec::new();
         Request::Open { protocol: PROTOCOL + 1 }.encode(&mut packet);
         served.send(&packet, &[]).expect("sent");

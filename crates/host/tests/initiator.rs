@@ -62,8 +62,13 @@ enum Seen {
 
 impl Host {
     fn open(digests: Digests) -> Self {
+        Self::open_with(config(digests))
+    }
+
+    fn open_with(config: InitiatorConfig) -> Self {
+        let digests = config.digests;
         let mut host = Self {
-            initiator: Initiator::new(config(digests)),
+            initiator: Initiator::new(config),
             sent: PduReceiver::for_target(8192),
             digests,
         };
@@ -447,6 +452,29 @@ fn damaged_data_fails_its_request_only() {
     let cid = host.command().0.cid;
     let stream = host.data(cid, 0, &[3; 1024], true, true);
     assert_eq!(host.receive(&stream), Ok(vec![good(2, &[3; 1024], 0, 0)]));
+}
+
+/// Whatever part of a PDU was sent, the target gets no report in place of the rest.
+#[test]
+fn a_report_never_completes_a_pdu() {
+    const CAPSULE: usize = 72 + 4096;
+    const MANY: usize = 300 * CAPSULE;
+    for sent_bytes in [0, 1, 71, 72, CAPSULE - 1, CAPSULE, MANY - 1] {
+        let mut host = Host::open_with(InitiatorConfig { depth: 300, ..config(NONE) });
+        for tag in 0..300 {
+            let data = &[tag as u8; 4096];
+            let write = Request::Write { nsid: 1, offset_bytes: 0, data, fua: false };
+            host.initiator.submit(tag, &write).unwrap();
+        }
+        assert_eq!(host.initiator.outgoing().len(), MANY);
+        host.initiator.sent(sent_bytes, 0);
+        host.initiator.sent(0, 0);
+        assert_eq!(host.initiator.is_urgent(), sent_bytes > 0);
+        let unasked = host.response(999, Status::SUCCESS, 0, 0);
+        assert!(matches!(host.receive(&unasked), Err(LostReason::Protocol(_))));
+        let report = host.initiator.outgoing();
+        assert_eq!(report.is_empty(), sent_bytes > 0, "{sent_bytes} bytes were sent");
+    }
 }
 
 #[test]

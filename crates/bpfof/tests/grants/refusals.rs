@@ -83,7 +83,7 @@ fn a_grant_is_taken_back_when_somebody_writes() {
 fn give_up(world: &World) -> PacketSocket {
     let mut open = Vec::new();
     Request::Open { protocol: PROTOCOL }.encode(&mut open);
-    let flood = PacketSocket::connect(world.socket()).expect("it connects");
+    let flood = PacketSocket::connect(world.socket(), Duration::from_secs(5)).expect("it connects");
     let end = Instant::now() + Duration::from_secs(30);
     while !flood.is_closed() {
         assert!(Instant::now() < end, "it is served for ever");
@@ -138,7 +138,8 @@ fn quotas_policy_and_nonsense() {
     assert!(error.contains("1 lanes"), "{error}");
     // An invalid message ends the connection of its client only.
     for packet in [&[9_u8][..], &[4, 1, 1, 0, 0, 0], &[1, 1, 0, 0]] {
-        let mut socket = PacketSocket::connect(world.socket()).expect("it connects");
+        let mut socket =
+            PacketSocket::connect(world.socket(), Duration::from_secs(5)).expect("it connects");
         socket.send(packet, &[]).expect("sent");
         assert!(socket.wait(Duration::from_secs(20)).expect("waited"));
         assert!(socket.receive().is_ok_and(|packet| packet.is_none()), "{packet:?}");

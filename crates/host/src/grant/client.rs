@@ -64,7 +64,7 @@ impl GrantClient {
     ) -> Result<Self, GrantError> {
         let path = socket.to_owned();
         let failed = |source| GrantError::Socket { socket: path.clone(), source };
-        let mut socket = PacketSocket::connect(socket).map_err(failed)?;
+        let mut socket = PacketSocket::connect(socket, options.connect_timeout).map_err(failed)?;
         let mut packet = Vec::new();
         let place: Vec<BorrowedFd<'_>> = place.into_iter().collect();
         let open = Request::Open { protocol: PROTOCOL };

@@ -3,6 +3,8 @@
 use super::protocol::{FILES_PER_REQUEST, PACKET_MAX_BYTES};
 use crate::deadline::deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -41,16 +43,28 @@ impl PacketSocket {
         Self { socket, buffer: vec![0; PACKET_MAX_BYTES].into() }
     }
 
-    /// Connects to the daemon that listens at `path`.
+    /// Connects to the daemon that listens at `path`. While its backlog is full, waits in line for up to `timeout`.
     ///
     /// # Errors
     /// The kernel's: there is no such socket, no process listens on it, this process may not write
-    /// to it, or its backlog is full, so that connecting would block.
-    pub fn connect(path: &Path) -> io::Result<Self> {
+    /// to it, or, as `TimedOut`, its backlog has been full all the time.
+    pub fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        connect(&socket, &address)?;
+        let kind = SocketType::SEQPACKET;
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        let end = deadline(timeout);
+        loop {
+            // None would be no limit, and so would be less than a microsecond.
+            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
+            set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+            match connect(&socket, &address) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        ioctl_fionbio(&socket, true)?;
         Ok(Self::new(socket))
     }
 
@@ -109,7 +123,7 @@ impl PacketSocket {
             let mut poll_fd = [PollFd::new(&self.socket, PollFlags::IN)];
             match poll(&mut poll_fd, Some(&left)) {
                 Ok(ready) => return Ok(ready > 0),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -190,6 +204,34 @@ mod tests {
         drop(one);
         assert!(other.is_closed() && other.wait(Duration::from_secs(9)).expect("waited"));
         assert!(other.receive().expect("received").is_none());
+    }
+
+    /// A client waits in line while others fill the backlog, and no longer than it is told.
+    #[test]
+    fn a_full_backlog_is_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let address = SocketAddrUnix::new(&path).expect("a short path");
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let listener = socket_with(AddressFamily::UNIX, kind, flags, None).expect("a socket");
+        rustix::net::bind(&listener, &address).expect("bound");
+        rustix::net::listen(&listener, 1).expect("it listens");
+        let short = Duration::from_millis(20);
+        let mut queued = Vec::new();
+        let full = loop {
+            match PacketSocket::connect(&path, short) {
+                Ok(client) => queued.push(client),
+                Err(full) => break full,
+            }
+        };
+        assert_eq!((full.kind(), queued.len()), (ErrorKind::TimedOut, 2));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| PacketSocket::connect(&path, Duration::from_secs(60)));
+            std::thread::sleep(short);
+            rustix::net::accept(&listener).expect("accepted");
+            let mut client = waits.join().expect("no panic").expect("there is room now");
+            assert_eq!(client.receive().expect_err("nothing").kind(), ErrorKind::WouldBlock);
+        });
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Initiator {
     outgoing_from: u64,
     /// Whether the doorbell was rung, or `outgoing` has data that the target waits for.
     urgent: bool,
+    /// Whether a part of `outgoing` was sent, perhaps of a PDU, and the rest was not.
+    send_begun: bool,
 }
 
 /// Why a queue ends: a protocol error, which is reported to the target, or another reason, which is not.
@@ -69,6 +71,7 @@ impl Initiator {
             outgoing_sent: 0,
             outgoing_from: 0,
             urgent: true,
+            send_begun: false,
         }
     }
 
@@ -144,25 +147,25 @@ impl Initiator {
     /// waits for it.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
-        !self.outgoing().is_empty() && (self.urgent || self.outgoing_sent != 0)
+        !self.outgoing().is_empty() && (self.urgent || self.send_begun)
     }
 
     /// Reports that the first `bytes` of `outgoing` were sent at `now_us`, where the command timeouts start.
     pub fn sent(&mut self, bytes: usize, now_us: u64) {
         self.requests.sent(now_us);
         self.outgoing_sent += bytes;
+        self.send_begun |= bytes > 0;
         if self.outgoing_sent >= self.outgoing.len() {
             self.outgoing_from += self.outgoing.len() as u64;
             self.outgoing.clear();
             self.outgoing.shrink_to(OUTGOING_KEEP_BYTES);
             self.outgoing_sent = 0;
             self.urgent = false;
+            self.send_begun = false;
         } else if self.outgoing_sent >= OUTGOING_KEEP_BYTES {
             self.outgoing_from += self.outgoing_sent as u64;
             self.outgoing.drain(..self.outgoing_sent);
             self.outgoing_sent = 0;
-            // The rest belongs to a send that has begun.
-            self.urgent = true;
         }
     }
 
@@ -249,7 +252,7 @@ impl Initiator {
     ///
     /// # Errors
     /// The queue is over: the target broke the protocol, declined the digests, or ended the connection. `outgoing` then
-    /// holds the report to the target, if one is due.
+    /// holds the report to the target, if one is due and no PDU has been sent in part.
     #[inline]
     pub fn receive(
         &mut self,
@@ -277,7 +280,10 @@ impl Initiator {
                 End::Other(reason) => reason,
             };
             self.fail(reason);
-            if let End::Protocol(error) = end {
+            // In the middle of a PDU the target would take the report for the rest of the PDU, for example of a write.
+            if let End::Protocol(error) = end
+                && !self.send_begun
+            {
                 TermReq::for_error(&error, Sender::Host, rest).encode_into(&mut self.outgoing);
                 self.urgent = true;
             }
