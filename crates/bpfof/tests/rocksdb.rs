@@ -261,6 +261,7 @@ fn point_reads_are_those_of_the_plain_library() {
             "c_api_test",
             "concurrent_test",
             "many_tables_test",
+            "moments_test",
             "secondary_test",
             "wrapped_test",
         ],

@@ -3,7 +3,7 @@
 use crate::error::WriteError;
 use crate::session::connect;
 use bpfkv::create::{Extent, Progress, write_database};
-use bpfof_host::{Options, TargetUrl};
+use bpfof_host::{Error, Options, TargetUrl};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -11,6 +11,9 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// Largest logical block of a target that is written to: some are held in memory.
+const BLOCK_MAX_BYTES: u32 = 128 << 10;
 
 /// Writes a database to a file that does not exist yet. It is called PATH.partial until it is complete; if this process
 /// ends before that, another attempt replaces the partial file. After an error there is no file.
@@ -141,6 +144,9 @@ pub fn create_on_target(
     let (mut controller, mut lane) = connect(url, Options::default())?;
     let nsid = url.nsid;
     let info = controller.identify_namespace(nsid)?;
+    if info.block_bytes > BLOCK_MAX_BYTES {
+        return Err(Error::BadAnswer("logical blocks above 128 KiB").into());
+    }
     let (have_bytes, need_bytes) = (info.size_bytes(), extent.layout().file_bytes());
     if have_bytes < need_bytes {
         let levels = extent.layout().levels();

@@ -34,6 +34,10 @@ struct Family {
 	/* Null if the family cannot be pushed down. */
 	VersionTracker *live;
 	std::shared_ptr<const View> view;
+	/* Whether the tables have changed since the call began, or are not known. Then RocksDB reads all keys of
+	 * the family: those that were read before may be of another version than the others, and some changes of
+	 * tables, such as of a compaction filter, are hidden by no snapshot. */
+	bool is_stale = false;
 };
 
 /* A key that memory did not settle. */
@@ -193,7 +197,7 @@ class PushdownDB::ManyGets {
 	ManyGets(State &state, rocksdb::DB *db, const ReadOptions &at, ColumnFamilyHandle **families,
 		const Slice *keys, PinnableSlice *values, Status *statuses)
 		: state_(state), moment_(state.moment()), db_(db), at_(at), limit_(at),
-		  /* With inplace_update_support RocksDB has no snapshots. */
+		  /* A single key may be read without a snapshot. */
 		  newest_tag_(at.snapshot || state.access != Access::kPrimary ? State::newest_tag(db, at) : UINT64_MAX),
 		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
 		  values_(values), statuses_(statuses)
@@ -204,10 +208,8 @@ class PushdownDB::ManyGets {
 	{
 		sort(count);
 		/* The instance is catching up with its primary. */
-		if (!state_.is_still(moment_)) {
-			stale_ = order_;
-			return leave_stale();
-		}
+		if (!state_.is_still(moment_))
+			return leave_all();
 		/* The answers are correct because of the order of views, memory and versions, as in
 		 * Get(): view.h. */
 		for (Family &family : families_) {
@@ -225,13 +227,13 @@ class PushdownDB::ManyGets {
 			for (; first < count; first++)
 				time_out(order_[first]);
 		}
-		leave_stale();
 		/* Some answers may be from before the catch-up with the primary, and some from after
 		 * it. */
-		if (!state_.is_still(moment_)) {
-			stale_ = order_;
-			leave_stale();
-		}
+		if (!state_.is_still(moment_))
+			return leave_all();
+		for (Family &family : families_)
+			family.is_stale = !is_current(family);
+		leave_stale();
 	}
 
     private:
@@ -256,7 +258,7 @@ class PushdownDB::ManyGets {
 
 		if (found != families_.end())
 			return found - families_.begin();
-		families_.push_back({handle, state_.family(handle), nullptr});
+		families_.push_back({handle, state_.family(handle), nullptr, false});
 		return families_.size() - 1;
 	}
 
@@ -271,10 +273,9 @@ class PushdownDB::ManyGets {
 			const size_t key = order_[place];
 			SearchEnd end;
 
-			if (!families_[family_of_[key]].live) {
-				plainly(key, ReadPath::kFamily);
+			/* RocksDB reads the family's keys together. */
+			if (!families_[family_of_[key]].live || families_[family_of_[key]].is_stale)
 				continue;
-			}
 			statuses_[key] = State::search_memory(
 				db_, at_, handles_[key], keys_[key], &values_[key], &end);
 			if (end.table)
@@ -290,12 +291,11 @@ class PushdownDB::ManyGets {
 	template <typename Use> void plan(Use use)
 	{
 		const Family *checked = nullptr;
-		bool is_current = false;
 
 		for (Missing &missing : missing_) {
 			const auto &[key, end] = missing;
 			const Slice &wanted = keys_[key];
-			const Family &family = families_[family_of_[key]];
+			Family &family = families_[family_of_[key]];
 			Plan plan;
 			ReadPath why = ReadPath::kNoTable;
 
@@ -303,14 +303,12 @@ class PushdownDB::ManyGets {
 			 * them all. */
 			if (checked != &family) {
 				checked = &family;
-				is_current = state_.is_still(moment_) &&
-					     state_.is_current(db_, family.live, family.handle,
-						     family.view.get());
+				family.is_stale = !state_.is_still(moment_) || !is_current(family);
 			}
 			values_[key].Reset();
-			if (!is_current)
-				stale_.push_back(key);
-			else if (wanted.size() > KEY_BYTES_MAX)
+			if (family.is_stale)
+				continue;
+			if (wanted.size() > KEY_BYTES_MAX)
 				plainly(key, ReadPath::kOptions);
 			else if (state_.is_sample(*family.live, at_))
 				leave(missing, ReadPath::kSampled);
@@ -483,6 +481,7 @@ class PushdownDB::ManyGets {
 	{
 		std::vector<ChainRead> reads;
 		Speculation::Needs needs = {0, 0, 0};
+		bool is_late = false;
 
 		reads.reserve(pending.size());
 		for (const Pending &one : pending) {
@@ -493,8 +492,11 @@ class PushdownDB::ManyGets {
 				needs.needed += reads.back().found.tables;
 				needs.tables += one.tables;
 			}
+			is_late |= reads.back().way == ReadPath::kTimedOut;
 		}
-		if (speculates)
+		if (speculates && is_late)
+			speculates->time_out();
+		else if (speculates)
 			speculates->end(needs);
 		state_.read_blobs(&reads, limit_.timeout_us());
 		for (size_t i = 0; i < pending.size(); i++) {
@@ -509,26 +511,48 @@ class PushdownDB::ManyGets {
 		}
 	}
 
-	/* Leaves keys to RocksDB whose tables were just changing, all in one call. */
+	/* Whether the tables of a family are those of its view. */
+	bool is_current(const Family &family) const
+	{
+		return family.live && !family.is_stale &&
+		       state_.is_current(db_, family.live, family.handle, family.view.get());
+	}
+
+	void leave_all()
+	{
+		for (Family &family : families_)
+			family.is_stale = true;
+		leave_stale();
+	}
+
+	/* Leaves keys to RocksDB, all in one call: those of families that are not followed, or whose tables were
+	 * just changing. */
 	void leave_stale()
 	{
-		const size_t count = stale_.size();
-		std::vector<ColumnFamilyHandle *> handles(count);
-		std::vector<Slice> keys(count);
+		std::vector<size_t> left;
+		std::vector<ColumnFamilyHandle *> handles;
+		std::vector<Slice> keys;
+
+		for (size_t key = 0; key < family_of_.size(); key++) {
+			const Family &family = families_[family_of_[key]];
+
+			if (!family.is_stale)
+				continue;
+			state_.count(family.live ? ReadPath::kStale : ReadPath::kFamily);
+			left.push_back(key);
+			handles.push_back(family.handle);
+			keys.push_back(keys_[key]);
+		}
+		const size_t count = left.size();
 		std::vector<PinnableSlice> values(count);
 		std::vector<Status> statuses(count);
 
 		if (count == 0)
 			return;
-		state_.count(ReadPath::kStale, count);
-		for (size_t i = 0; i < count; i++) {
-			handles[i] = handles_[stale_[i]];
-			keys[i] = keys_[stale_[i]];
-		}
 		db_->MultiGet(
 			at_, count, handles.data(), keys.data(), values.data(), statuses.data());
 		for (size_t i = 0; i < count; i++) {
-			PinnableSlice &to = values_[stale_[i]];
+			PinnableSlice &to = values_[left[i]];
 
 			/* `to` may use a string of the caller's, which a move assignment would
 			 * detach. */
@@ -537,7 +561,7 @@ class PushdownDB::ManyGets {
 				to = std::move(values[i]);
 			else
 				to.PinSelf(values[i]);
-			statuses_[stale_[i]] = statuses[i];
+			statuses_[left[i]] = statuses[i];
 		}
 	}
 
@@ -583,7 +607,6 @@ class PushdownDB::ManyGets {
 	std::vector<size_t> order_;
 	/* The keys of the last memory search that were not settled. */
 	std::vector<Missing> missing_;
-	std::vector<size_t> stale_;
 	/* Keys left to RocksDB, for its cache or because chains cannot read them. */
 	std::vector<Left> left_;
 };
@@ -620,6 +643,12 @@ void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamily
 	if (!at.snapshot && state_->access == Access::kPrimary) {
 		snapshot.emplace(db_);
 		at.snapshot = snapshot->snapshot();
+		/* If a family has inplace_update_support there are no snapshots, and only RocksDB can read several
+		 * keys at one moment. */
+		if (!at.snapshot && count > 1) {
+			state_->count(ReadPath::kOptions, count);
+			return db_->MultiGet(options, count, families, keys, values, statuses);
+		}
 	}
 	ManyGets(*state_, db_, at, families, keys, values, statuses).run(count);
 }

@@ -69,6 +69,13 @@ class Speculation {
 		Read &operator=(const Read &) = delete;
 
 		bool is_at_once() const { return choice_.at_once; }
+		/* The answers have not arrived in time. While a way is tried this counts as a read that took as
+		 * long: otherwise a way whose reads all take too long would be tried for ever. */
+		void time_out()
+		{
+			if (choice_.phase > 0)
+				speculation_.add({choice_.at_once, false, choice_.phase}, Clock::now() - begun_, {1, 0, 0});
+		}
 		/* The answers have arrived. */
 		void end(const Needs &needs)
 		{

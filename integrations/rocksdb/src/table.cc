@@ -150,7 +150,7 @@ std::string refuse(const rocksdb::TableProperties &properties)
 } /* namespace */
 
 rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
-	const std::string &path, const rocksdb::TableProperties &properties, Access access,
+	const std::string &path, const rocksdb::TableProperties *properties, Access access,
 	std::shared_ptr<const Table> *table)
 {
 	std::shared_ptr<Table> opened(new Table(std::move(memory)));
@@ -158,9 +158,13 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 
 	if (!status.ok())
 		return status;
-	opened->refusal_ = refuse(properties);
-	/* Read also for a refused table: its index says which blocks RocksDB will need. */
-	status = opened->read(properties);
+	if (properties) {
+		opened->refusal_ = refuse(*properties);
+		/* Read also for a refused table: its index says which blocks RocksDB will need. */
+		status = opened->read(*properties);
+	} else {
+		status = rocksdb::Status::NotSupported("it has no properties");
+	}
 	if (status.IsPathNotFound() && access != Access::kSecondary)
 		return status;
 	if (status.IsPathNotFound())

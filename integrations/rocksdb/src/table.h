@@ -53,10 +53,10 @@ class Table {
 	/*
 	 * Opens the file and determines whether chains can read it; if not, refusal() says why. Fails
 	 * only if the file does not exist; in a secondary such a file, which RocksDB may have open, is
-	 * refused instead.
+	 * refused instead. `properties` may be null: tables of LevelDB have none.
 	 */
 	static rocksdb::Status open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
-		const std::string &path, const rocksdb::TableProperties &properties, Access access,
+		const std::string &path, const rocksdb::TableProperties *properties, Access access,
 		std::shared_ptr<const Table> *table);
 
 	~Table();

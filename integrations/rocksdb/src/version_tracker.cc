@@ -256,7 +256,7 @@ void VersionTracker::open_created(const std::vector<Created> &created)
 	for (const Created &file : created) {
 		std::shared_ptr<const Table> table;
 		const rocksdb::Status status =
-			Table::open(*files_, memory_, file.path, file.properties, access_, &table);
+			Table::open(*files_, memory_, file.path, &file.properties, access_, &table);
 
 		/* On failure the table was deleted at once, and no version will ask for it. */
 		if (status.ok())
@@ -430,14 +430,15 @@ rocksdb::Status VersionTracker::range(const rocksdb::SstFileMetaData &file, Rang
 
 		if (found == all.end())
 			return rocksdb::Status::NotFound(path, "not in the current version");
-		status = Table::open(*files_, memory_, path, *found->second, access_, &table);
+		status = Table::open(*files_, memory_, path, found->second.get(), access_, &table);
 		if (!status.ok())
 			return status;
 		ahead_[path] = table;
 	}
 	range->smallest = file.smallestkey;
 	range->largest = file.largestkey;
-	range->smallest_sequence = file.smallest_seqno;
+	/* It is not known of tables that RocksDB of ten years ago wrote. */
+	range->smallest_sequence = file.smallest_seqno <= file.largest_seqno ? file.smallest_seqno : 0;
 	range->table = table;
 	(*tables)[path] = std::move(table);
 	return rocksdb::Status::OK();

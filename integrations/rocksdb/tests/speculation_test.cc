@@ -117,6 +117,28 @@ void test_late_reads()
 	CHECK(tried > READS / 60, "searching at once is not tried");
 }
 
+/* Reads in the way that is tried never end in time: that way is given up after the reads of one comparison. */
+void test_timeouts()
+{
+	Speculation speculation(Speculate::kWhenFaster);
+	int late = 0;
+
+	for (int i = 0; i < READS; i++) {
+		Speculation::Read read(speculation);
+
+		if (!read.is_at_once()) {
+			read.end({1, TABLES, TABLES});
+			continue;
+		}
+		late++;
+		/* Longer than the others take. */
+		std::this_thread::sleep_for(std::chrono::microseconds(20));
+		read.time_out();
+	}
+	CHECK(!speculation.is_at_once(), "what is never answered is not faster");
+	CHECK(late > 0 && late < 2000, "%d of %d reads were late", late, READS);
+}
+
 void test_many_keys()
 {
 	Speculation speculation(Speculate::kWhenFaster);
@@ -169,6 +191,7 @@ int main()
 	test_follows_needs();
 	test_minds_the_others();
 	test_late_reads();
+	test_timeouts();
 	test_many_keys();
 	test_stays();
 	test_clock();

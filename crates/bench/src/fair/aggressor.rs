@@ -23,6 +23,8 @@ const SCANS: usize = 64;
 const SCAN_BYTES: u32 = 56 << 10;
 /// Concurrent chains of an application whose functions compute.
 const COMPUTING: usize = 128;
+/// Concurrent chains whose workspaces are together larger than caches.
+const MISSING: usize = 1000;
 /// Flooding connections, in three hosts, and chains of each.
 const FLOODING: usize = 12;
 const FLOOD: usize = 1000;
@@ -57,6 +59,8 @@ pub(super) enum Aggressor {
     Calls,
     /// 128 chains whose calls are loops over helpers.
     Helpers,
+    /// 1000 chains whose loads miss the caches.
+    Misses,
     /// 12 connections with 1000 concurrent chains each, with next to no work in each hop.
     Chains,
     /// The same connections with 30 concurrent vectors of 256 such chains.
@@ -88,10 +92,11 @@ struct Shared {
 }
 
 impl Aggressor {
-    const EACH: [Aggressor; 9] = [
+    const EACH: [Aggressor; 10] = [
         Aggressor::Scans,
         Aggressor::Calls,
         Aggressor::Helpers,
+        Aggressor::Misses,
         Aggressor::Chains,
         Aggressor::Vectors,
         Aggressor::Names,
@@ -139,6 +144,7 @@ impl Aggressor {
             Aggressor::Scans => running.chains(chains("scan", SCANS, SCAN_BYTES, 500), 1),
             Aggressor::Calls => running.chains(chains("multiply", COMPUTING, 512, 50), 1),
             Aggressor::Helpers => running.chains(chains("helpers", COMPUTING, 512, 50), 1),
+            Aggressor::Misses => running.chains(chains("misses", MISSING, 512, 50), 1),
             Aggressor::Chains => (0..3)
                 .try_for_each(|_| running.chains(chains("cheap", FLOOD, 512, 200), FLOODING / 3)),
             Aggressor::Vectors => {

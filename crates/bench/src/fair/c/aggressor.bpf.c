@@ -58,6 +58,27 @@ int helpers(struct bpfof_ctx *ctx)
 	return onward(ctx, ctx->offset, 512);
 }
 
+/* Loads that wait for each other, one from each line of the workspace, in an order that no processor foresees: in
+ * hundreds of chains from no cache. */
+SEC("bpfof/misses")
+int misses(struct bpfof_ctx *ctx)
+{
+	volatile __u8 *workspace = bpfof_workspace();
+	__u64 *sum = (__u64 *)ctx->scratch + 1;
+	__u64 line = *sum & 1023;
+	__u32 i;
+
+	/* Pages that were never written are all one page. */
+	if (ctx->hop == 0) {
+		for (i = 0; i < 1024; i++)
+			workspace[64 * i + 8] = 1;
+	}
+	for (i = 0; i < 1024; i++)
+		line = (line * 1029 + 7 + *(volatile __u64 *)(workspace + 64 * line)) & 1023;
+	*sum = line;
+	return onward(ctx, ctx->offset, 512);
+}
+
 /* Next to no work. */
 SEC("bpfof/cheap")
 int cheap(struct bpfof_ctx *ctx)

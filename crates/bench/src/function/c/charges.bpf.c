@@ -186,6 +186,23 @@ ENTRY(store)
 	return finish(ctx, value);
 }
 
+/* The same with stores of a byte, which cannot cross a page boundary. */
+ENTRY(store_byte)
+{
+	struct request *request = request_of(ctx);
+	__u64 value = request->state, position = 0, left;
+
+	for (left = request->count; left; left -= 16) {
+		volatile __u8 *line = (volatile __u8 *)(ctx->data + position);
+
+		SIXTEEN(*line = value; line += 64;)
+		position += 16 * 64;
+		if (position >= request->span)
+			position = 0;
+	}
+	return finish(ctx, value);
+}
+
 /* Stores to one place, where a page may end. */
 ENTRY(store_again)
 {

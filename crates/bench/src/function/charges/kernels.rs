@@ -356,6 +356,12 @@ pub(super) fn memory() -> Vec<Case> {
             false,
         ),
         store(
+            "store of a byte to the next line",
+            "store_byte",
+            Request { span: BLOCK_BYTES as u64, ..request },
+            false,
+        ),
+        store(
             "store across lines",
             "store_again",
             Request { first: across as u64, ..request },
