@@ -48,6 +48,7 @@ pub(super) fn read<I: Io>(
     let done = core.executor.read_for_chains(namespace, wanted, tables, most);
     core.turn.hops += done.hops;
     core.spend_before_clock(done.cost);
+    core.prices.add(index, done.cost);
     if let Some((chain, progress)) = done.stopped {
         progressed(core, index, chain, progress);
     }
@@ -131,7 +132,7 @@ fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
     let spent = core.executor.take_spent();
     let cost = core.spend(spent);
     core.turn.cost += cost;
-    core.executor.schedule.charge(index, cost as i64);
+    core.charge(index, cost);
     core.executor.spend(of_operation);
 }
 
@@ -144,7 +145,7 @@ pub(super) fn start_vectors<I: Io>(core: &mut Core<I>, index: u32) {
     answered(core, index, before);
     let spent = core.executor.take_spent();
     let cost = core.spend(spent);
-    core.executor.schedule.charge(index, cost as i64);
+    core.charge(index, cost);
 }
 
 /// Accounts for answers of a connection that have been added since it had `before` unsent bytes.

@@ -9,6 +9,7 @@
 //! - [`upkeep`]: adopts connections and checks them periodically; [`closing`]: closes them.
 //! - [`chains`]: continues, ends and suspends chains.
 //! - [`mailbox`]: what other threads hand to a reactor; `turnover`: the time for connections that come and go.
+//! - `prices`: charges work whose price was too low.
 
 pub(crate) mod chains;
 pub(crate) mod closing;
@@ -22,6 +23,7 @@ pub(crate) mod upkeep;
 pub(crate) mod uring;
 
 mod io;
+mod prices;
 mod turnover;
 
 pub(crate) use io::{Asked, Link, Message};

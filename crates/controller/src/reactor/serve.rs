@@ -27,7 +27,7 @@ pub(crate) fn work<I: Io>(core: &mut Core<I>) {
             break;
         }
     }
-    core.executor.schedule.give_back();
+    core.end_work();
 }
 
 /// Whether the turn takes more operations.
@@ -58,6 +58,7 @@ pub(crate) fn step<I: Io>(core: &mut Core<I>) -> bool {
     let spent = core.executor.take_spent();
     let cost = core.spend(spent);
     core.turn.cost += cost;
+    core.prices.add(connection, cost);
     core.executor.schedule.told(cost);
     if core.executor.is_modelled() && core.turn.hops.is_multiple_of(HOPS_PER_CLOCK) {
         core.executor.now_ns = core.io.now_ns();
@@ -76,7 +77,9 @@ fn next_round<I: Io>(core: &mut Core<I>) {
         core.executor.schedule.take(connection);
     }
     core.executor.prefetch_round();
-    core.executor.now_ns = core.io.now_ns();
+    let now_ns = core.io.now_ns();
+    core.executor.now_ns = now_ns;
+    core.correct_prices(now_ns);
 }
 
 /// Whether a long operation waits until answers have left and input has been taken. The first operation of a turn never
@@ -200,7 +203,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     }
     let spent = core.executor.take_spent();
     let cost = if takes_long { core.spend_by_clock(spent) } else { core.spend(spent) };
-    core.executor.schedule.charge(index, cost as i64);
+    core.charge(index, cost);
 }
 
 /// Why the host may have sent the commands in a connection's input by another path, if it may have: then none of them

@@ -1,6 +1,7 @@
 //! The state of a reactor.
 
 use super::io::Io;
+use super::prices::Prices;
 use super::table::{Entry, Table};
 use super::turnover::{Begun, Turnover};
 use crate::commands::Context;
@@ -102,6 +103,7 @@ pub(crate) struct Core<I> {
     /// Connections that have ended and are to be closed.
     pub(super) ended: VecDeque<Ended>,
     pub(super) turn: Turn,
+    pub(super) prices: Prices,
     pub(super) turnover: Turnover,
     /// Whether a fence is under way.
     pub(super) awaits_fence: bool,
@@ -126,6 +128,7 @@ impl<I: Io> Core<I> {
             dirty: Vec::new(),
             ended: VecDeque::new(),
             turn: Turn::default(),
+            prices: Prices::default(),
             turnover: Turnover::default(),
             awaits_fence: false,
             lent: 0,
@@ -226,6 +229,30 @@ impl<I: Io> Core<I> {
         if self.turn.is_over {
             self.turn = Turn::new(self.io.now_ns());
         }
+        self.prices.restart();
+    }
+
+    /// Operations of the turn end.
+    pub(super) fn end_work(&mut self) {
+        self.executor.schedule.give_back();
+        if self.prices.is_worth_a_look() {
+            let now_ns = self.io.now_ns();
+            self.correct_prices(now_ns);
+        }
+    }
+
+    /// Charges work whose price was too low. The clock has just been read.
+    #[inline]
+    pub(super) fn correct_prices(&mut self, now_ns: u64) {
+        let Core { prices, executor, .. } = self;
+        prices.look(now_ns, |connection, units| executor.schedule.charge(connection, units as i64));
+    }
+
+    /// Charges a connection for work besides operations.
+    #[inline]
+    pub(super) fn charge(&mut self, index: u32, units: u64) {
+        self.prices.add(index, units);
+        self.executor.schedule.charge(index, units as i64);
     }
 
     /// Reads the clock; returns the time since the last reading, in ns.

@@ -174,3 +174,27 @@ fn data_in_pieces_of_a_byte_takes_its_time() {
     let units = (rig.core.io.now_ns - began_ns) * 1000 / UNIT_PS;
     assert!(units >= u64::from(BYTES) * PIECE_UNITS, "{units} units");
 }
+
+/// What a host is charged with is the time of its chains, as far as that can be believed, if their prices are too low.
+#[test]
+fn work_that_takes_longer_than_its_price_costs_its_time() {
+    // Some 2 µs for each hop, at its price.
+    const SHORT: (i32, u32) = (5_000, 512);
+    let paid = |times: u64| {
+        let mut scene = target(SHORT, 2);
+        scene.rig.core.io.unit_ps = times * UNIT_PS;
+        let index = scene.rig.index(scene.scan.line);
+        let before = scene.rig.core.executor.schedule.time_of(index);
+        begin(&mut scene);
+        let Scene { mut rig, scan, .. } = scene;
+        while rig.being_sent(scan.line).is_empty() {
+            rig.turn_without_input();
+        }
+        rig.core.executor.schedule.time_of(index) - before
+    };
+    let price = paid(1);
+    for (times, expected) in [(2, 1..=2), (10, 8..=10), (1000, 14..=64)] {
+        let paid = paid(times) / price;
+        assert!(expected.contains(&paid), "{times} times as long, {paid} times as dear");
+    }
+}

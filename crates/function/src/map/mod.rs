@@ -6,6 +6,7 @@
 
 mod declaration;
 mod definition;
+mod pages;
 mod table;
 
 pub use declaration::{DeclarationError, MAX_MAPS};

@@ -3,6 +3,7 @@
 //! A hash map is a table of chained buckets over the slots: entries never move, deletion leaves no
 //! tombstones, and no operation takes longer than the chain of a bucket.
 
+use super::pages::zeroes;
 use super::{MapDefinition, MapKind};
 
 /// Set in the link of a slot that has an entry.
@@ -41,9 +42,9 @@ impl Table {
             kind,
             key_bytes,
             slot_bytes,
-            slots: vec![0; slot_bytes * count],
-            links: vec![0; if is_hash { count } else { 0 }],
-            buckets: vec![0; if is_hash { count.next_power_of_two() } else { 0 }],
+            slots: zeroes(slot_bytes * count),
+            links: zeroes(if is_hash { count } else { 0 }),
+            buckets: zeroes(if is_hash { count.next_power_of_two() } else { 0 }),
             free: 0,
             used: all,
             entries: all,
