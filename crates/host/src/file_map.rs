@@ -15,14 +15,14 @@ impl Controller {
         self.set_file_map_while(map, &mut || {})
     }
 
-    /// The same; with one portal `meanwhile` is called every few ms until the target has the map.
+    /// The same; `meanwhile` is called every few ms until the target has the map, with several portals each of the targets.
     pub(crate) fn set_file_map_while(
         &mut self,
         map: &FileMapObject,
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), Error> {
         if let Some(paths) = &self.paths {
-            return paths.set_file_map(map);
+            return paths.set_file_map(map, meanwhile);
         }
         let extents = u64::from(self.pushdown_limits()?.extents);
         let max_bytes =

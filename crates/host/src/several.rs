@@ -50,7 +50,7 @@ pub(crate) trait Several: Debug + Send + Sync {
     fn unload(&self, function: u32) -> Result<(), Error>;
 
     /// Sets the map of a file on all associations.
-    fn set_file_map(&self, map: &FileMapObject) -> Result<(), Error>;
+    fn set_file_map(&self, map: &FileMapObject, meanwhile: &mut dyn FnMut()) -> Result<(), Error>;
 
     /// Changes an entry of a function map on all associations. Returns false as
     /// [`Controller::map_change`](crate::Controller::map_change).

@@ -45,6 +45,21 @@ impl Intents {
         self.intent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same; `meanwhile` is called every few ms until it is locked.
+    pub(super) fn lock_while(&self, meanwhile: &mut dyn FnMut()) -> MutexGuard<'_, Intent> {
+        loop {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                match self.intent.try_lock() {
+                    Ok(intent) => return intent,
+                    Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                    Err(TryLockError::WouldBlock) => {}
+                }
+            }
+            meanwhile();
+            std::thread::sleep(LOCK_PAUSE);
+        }
+    }
+
     /// The same for a new association, which is kept alive while waiting: the holder of the intent may take longer than
     /// the keep-alive timeout.
     pub(super) fn lock_for(
@@ -547,4 +562,33 @@ fn compare_installed(
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// Whoever waits for the intent does its other work meanwhile, also while a keeper brings up a path.
+    #[test]
+    fn other_work_goes_on_while_the_intent_is_locked() {
+        let intents = Intents::default();
+        let (locked, is_locked) = mpsc::channel();
+        let (worked, has_worked) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let intents = &intents;
+            scope.spawn(move || {
+                let held = intents.lock();
+                locked.send(()).expect("it waits for this");
+                (0..3).for_each(|_| has_worked.recv().expect("work goes on"));
+                let waiting = Waiting::new(&intents.waiting);
+                drop(held);
+                (0..3).for_each(|_| has_worked.recv().expect("work goes on"));
+                drop(waiting);
+            });
+            is_locked.recv().expect("a locked intent");
+            // The other thread may have ended by the last call.
+            drop(intents.lock_while(&mut || drop(worked.send(()))));
+        });
+    }
 }

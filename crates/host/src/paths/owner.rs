@@ -163,10 +163,12 @@ impl Several for Owner {
     }
 
     /// On all associations, so that chains find the map version that they name on every path. Does not wait for a path,
-    /// because the calling keeper must also release leases in time.
-    fn set_file_map(&self, map: &FileMapObject) -> Result<(), Error> {
+    /// because the calling keeper must also release leases in time, as it does in `meanwhile`.
+    fn set_file_map(&self, map: &FileMapObject, meanwhile: &mut dyn FnMut()) -> Result<(), Error> {
+        let mut intent = self.intents.lock_while(meanwhile);
         let mut act = |intent: &mut Intent, association: &Arc<Association>, done: Option<()>| {
-            let set = Controller::of(Arc::clone(association)).set_file_map(map);
+            let mut one = Controller::of(Arc::clone(association));
+            let set = one.set_file_map_while(map, meanwhile);
             match &set {
                 Ok(()) => intent.note_file(map),
                 Err(_) if done.is_none() => intent.forget_file(map.file),
@@ -174,7 +176,7 @@ impl Several for Owner {
             }
             set
         };
-        let (mut intent, mut tries) = (self.intents.lock(), Tries::default());
+        let mut tries = Tries::default();
         let set = self.on_connected(&mut intent, &mut tries, &mut act);
         if map.version == 0 {
             // New associations get only the maps that are still noted, and lost ones have ended.
