@@ -125,6 +125,11 @@ impl Association {
         self.is_pending() || self.auth.as_ref().is_some_and(|auth| auth.authentication().is_none())
     }
 
+    /// Whether the host has yet to authenticate itself, and no attempt has failed.
+    pub(crate) fn is_unproved(&self) -> bool {
+        self.awaits_authentication() && !self.has_failed
+    }
+
     /// Whether a namespace exists for the host.
     #[inline]
     pub(crate) fn sees(&self, nsid: u32) -> bool {

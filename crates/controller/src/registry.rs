@@ -156,16 +156,23 @@ impl Registry {
                 other.remove_controller(&goes, now_ns);
                 goes.note_eviction(full, now_ns);
                 made = subsystem.add_controller(newcomer, hosts, times, Some(&goes));
-                self.denials.count(Reason::Limit);
+                self.count_eviction(&goes);
                 evicted.push(goes);
             }
         }
         let (controller, goes) = made?;
-        if goes.is_some() {
-            self.denials.count(Reason::Limit);
+        if let Some(goes) = &goes {
+            self.count_eviction(goes);
         }
         evicted.extend(goes);
         Ok(controller)
+    }
+
+    /// Counts an association that ends for another. Connections of strangers count when they close.
+    fn count_eviction(&self, goes: &Controller) {
+        if !goes.is_stranger() {
+            self.denials.count(Reason::Limit);
+        }
     }
 
     /// The subsystem of this name; the discovery subsystem has a well-known name.

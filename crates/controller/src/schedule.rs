@@ -505,6 +505,12 @@ impl Schedule {
         self.next < self.round.len()
     }
 
+    /// Whether the next operation of the round, if any, is another connection's.
+    #[inline]
+    pub(crate) fn is_part_over(&self) -> bool {
+        self.parts.get(self.part).is_none_or(|part| part.end == self.next)
+    }
+
     /// Whether the next operation of the round is estimated to take long.
     #[inline]
     pub(crate) fn is_next_long(&self) -> bool {

@@ -206,6 +206,15 @@ class PushdownDB::ManyGets {
 
 	void run(size_t count)
 	{
+		ways_.resize(count, ReadPath::kMemory);
+		read(count);
+		for (const ReadPath way : ways_)
+			state_.count(way);
+	}
+
+    private:
+	void read(size_t count)
+	{
 		sort(count);
 		/* The instance is catching up with its primary. */
 		if (!state_.is_still(moment_))
@@ -234,9 +243,11 @@ class PushdownDB::ManyGets {
 		for (Family &family : families_)
 			family.is_stale = !is_current(family);
 		leave_stale();
+		/* Some families may have been read before a catch-up that came just now, and others after it. */
+		if (!state_.is_still(moment_))
+			leave_all();
 	}
 
-    private:
 	/* Sorted neighbours share most of their tables: those of the upper levels. */
 	void sort(size_t count)
 	{
@@ -266,8 +277,6 @@ class PushdownDB::ManyGets {
 	 * settled. */
 	void search_memory(size_t first, size_t end)
 	{
-		size_t settled = 0;
-
 		missing_.clear();
 		for (size_t place = first; place < end; place++) {
 			const size_t key = order_[place];
@@ -280,10 +289,7 @@ class PushdownDB::ManyGets {
 				db_, at_, handles_[key], keys_[key], &values_[key], &end);
 			if (end.table)
 				missing_.push_back({key, std::move(end)});
-			else
-				settled++;
 		}
-		state_.count(ReadPath::kMemory, settled);
 	}
 
 	/* Finds the tables for each missing key, settles keys that no table can have, and passes the
@@ -481,7 +487,7 @@ class PushdownDB::ManyGets {
 	{
 		std::vector<ChainRead> reads;
 		Speculation::Needs needs = {0, 0, 0};
-		bool is_late = false;
+		uint64_t late_keys = 0;
 
 		reads.reserve(pending.size());
 		for (const Pending &one : pending) {
@@ -492,10 +498,11 @@ class PushdownDB::ManyGets {
 				needs.needed += reads.back().found.tables;
 				needs.tables += one.tables;
 			}
-			is_late |= reads.back().way == ReadPath::kTimedOut;
+			if (reads.back().way == ReadPath::kTimedOut && one.tables > 1)
+				late_keys++;
 		}
-		if (speculates && is_late)
-			speculates->time_out();
+		if (speculates && late_keys > 0)
+			speculates->time_out(needs.keys + late_keys);
 		else if (speculates)
 			speculates->end(needs);
 		state_.read_blobs(&reads, limit_.timeout_us());
@@ -503,7 +510,7 @@ class PushdownDB::ManyGets {
 			const ReadPath way = State::take_answer(&reads[i]);
 
 			if (reads[i].is_good() || way == ReadPath::kTimedOut)
-				state_.count(way);
+				ways_[pending[i].missing.key] = way;
 			else if (way == ReadPath::kDeclined || way == ReadPath::kFailed)
 				leave(pending[i].missing, way);
 			else
@@ -538,7 +545,7 @@ class PushdownDB::ManyGets {
 
 			if (!family.is_stale)
 				continue;
-			state_.count(family.live ? ReadPath::kStale : ReadPath::kFamily);
+			ways_[key] = family.live ? ReadPath::kStale : ReadPath::kFamily;
 			left.push_back(key);
 			handles.push_back(family.handle);
 			keys.push_back(keys_[key]);
@@ -567,14 +574,14 @@ class PushdownDB::ManyGets {
 
 	void plainly(size_t key, ReadPath why)
 	{
-		state_.count(why);
+		ways_[key] = why;
 		values_[key].Reset();
 		statuses_[key] = db_->Get(at_, handles_[key], keys_[key], &values_[key]);
 	}
 
 	void time_out(size_t key)
 	{
-		state_.count(ReadPath::kTimedOut);
+		ways_[key] = ReadPath::kTimedOut;
 		statuses_[key] = timed_out();
 	}
 
@@ -583,7 +590,7 @@ class PushdownDB::ManyGets {
 		Found none;
 
 		if (State::settle(&none, read_of(missing, 0, 0)))
-			state_.count(ReadPath::kNoTable);
+			ways_[missing.key] = ReadPath::kNoTable;
 		else
 			plainly(missing.key, ReadPath::kDeclined);
 	}
@@ -605,6 +612,8 @@ class PushdownDB::ManyGets {
 	std::vector<size_t> family_of_;
 	/* The keys in the order of the search. */
 	std::vector<size_t> order_;
+	/* The way that each key's answer came. */
+	std::vector<ReadPath> ways_;
 	/* The keys of the last memory search that were not settled. */
 	std::vector<Missing> missing_;
 	/* Keys left to RocksDB, for its cache or because chains cannot read them. */
@@ -630,7 +639,7 @@ bool PushdownDB::State::leaves_to_rocksdb(const ReadOptions &options,
 }
 
 void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
-	const Slice *keys, PinnableSlice *values, Status *statuses)
+	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
 {
 	ReadOptions at = options;
 	std::optional<rocksdb::ManagedSnapshot> snapshot;
@@ -647,7 +656,8 @@ void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamily
 		 * keys at one moment. */
 		if (!at.snapshot && count > 1) {
 			state_->count(ReadPath::kOptions, count);
-			return db_->MultiGet(options, count, families, keys, values, statuses);
+			std::for_each(values, values + count, [](PinnableSlice &value) { value.Reset(); });
+			return db_->MultiGet(options, count, families, keys, values, statuses, sorted);
 		}
 	}
 	ManyGets(*state_, db_, at, families, keys, values, statuses).run(count);
@@ -659,7 +669,7 @@ void PushdownDB::multi_get(const ReadOptions &options, size_t count, ColumnFamil
 	ReadPath why;
 
 	if (!state_->leaves_to_rocksdb(options, families, count, &why))
-		return get_many(options, count, families, keys, values, statuses);
+		return get_many(options, count, families, keys, values, statuses, sorted);
 	state_->count(why, count);
 	for (size_t i = 0; i < count; i++)
 		values[i].Reset();

@@ -337,7 +337,7 @@ ReadPath PushdownDB::State::run_plan(Plan &plan, const KeyRead &read, uint64_t n
 	if (speculates && ended.is_good())
 		speculates->end({1, ended.found.tables, plan.tables});
 	else if (speculates && ended.way == ReadPath::kTimedOut)
-		speculates->time_out();
+		speculates->time_out(1);
 	if (ended.found.is_blob) {
 		std::vector<ChainRead> one;
 

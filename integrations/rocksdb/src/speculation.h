@@ -69,12 +69,12 @@ class Speculation {
 		Read &operator=(const Read &) = delete;
 
 		bool is_at_once() const { return choice_.at_once; }
-		/* The answers have not arrived in time. While a way is tried this counts as a read that took as
-		 * long: otherwise a way whose reads all take too long would be tried for ever. */
-		void time_out()
+		/* Of so many keys some answers have not arrived in time. While a way is tried this counts as a read
+		 * that took as long: otherwise a way whose reads all take too long would be tried for ever. */
+		void time_out(uint64_t keys)
 		{
 			if (choice_.phase > 0)
-				speculation_.add({choice_.at_once, false, choice_.phase}, Clock::now() - begun_, {1, 0, 0});
+				speculation_.add({choice_.at_once, false, choice_.phase}, Clock::now() - begun_, {keys, 0, 0});
 		}
 		/* The answers have arrived. */
 		void end(const Needs &needs)

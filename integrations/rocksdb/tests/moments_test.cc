@@ -22,8 +22,8 @@ using rocksdb::Status;
 
 namespace {
 
-/* More than the chains that are sent together. */
-constexpr size_t KEYS = 200;
+/* More than twice the keys whose chains run at once. */
+constexpr size_t KEYS = 600;
 constexpr Kind KIND = {"", rocksdb::kNoCompression, BINARY, 5, size_t{1} << 30};
 
 struct Test {

@@ -77,9 +77,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     core.executor.schedule.charge_unscheduled(index, CLOSE_UNITS);
     entry.cuts_chains |= cuts_chains;
     let connection = &mut entry.connection;
-    let is_stranger =
-        |association: &Association| association.awaits_authentication() && !association.has_failed;
-    if connection.phase.association().is_some_and(is_stranger) {
+    if connection.phase.association().is_some_and(Association::is_unproved) {
         core.executor.registry.denials.count(Reason::NotAuthenticated);
         let what = format_args!(
             "closed: {reason}; the host has not authenticated, which its rule requires"

@@ -2,8 +2,8 @@
 //!
 //! Prices are those of work whose data is in the processor's caches. A function that reads the memory of hundreds of
 //! chains in turn takes many times as long as it pays for. So the work between two readings of the clock costs its time
-//! if that is much more than its price, in proportion to the prices: nobody gets more than a share of the time by work
-//! whose price is too low.
+//! if that is much more than its price. Usually the clock is read once a round, and the connections of the round pay in
+//! proportion to their prices; once there has been such work, it is read for each connection of a round.
 
 use bpfof_function::cost::{UNIT_PS, units_of_us};
 
@@ -13,6 +13,8 @@ const TOLERANCE: u64 = 2;
 const OVERHEAD: u64 = units_of_us(1) / 2;
 /// Work costs at most this times what it has been charged with: the machine may have done something else in the time.
 const FACTOR_MAX: u64 = 16;
+/// After work whose price was too low, so many further readings compare the work of each connection by itself.
+const SUSPECT_LOOKS: u8 = 64;
 /// Work at the end of a turn is worth a reading of the clock from this price on.
 const WORTH_UNITS: u64 = units_of_us(1);
 
@@ -24,6 +26,8 @@ pub(super) struct Prices {
     /// What the work has cost, by connection, in units. Work that one connection causes in a row is one entry.
     all: Vec<(u32, u64)>,
     units: u64,
+    /// Readings that are left of [`SUSPECT_LOOKS`].
+    suspect: u8,
 }
 
 impl Prices {
@@ -43,6 +47,12 @@ impl Prices {
         }
     }
 
+    /// Whether the clock should be read before the work of another connection, so that it does not pay for this one's.
+    #[inline]
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect > 0
+    }
+
     /// Whether a turn should not end without another reading of the clock.
     #[inline]
     pub(super) fn is_worth_a_look(&self) -> bool {
@@ -53,10 +63,12 @@ impl Prices {
     /// each connection and the units that it still has to pay.
     #[inline]
     pub(super) fn look(&mut self, now_ns: u64, mut charge: impl FnMut(u32, u64)) {
-        let Prices { since_ns, all, units } = self;
+        let Prices { since_ns, all, units, suspect } = self;
         let passed_ns = since_ns.replace(now_ns).map_or(0, |since| now_ns.saturating_sub(since));
         let passed = passed_ns * 1000 / UNIT_PS;
+        *suspect = suspect.saturating_sub(1);
         if passed > TOLERANCE * *units + OVERHEAD && *units > 0 {
+            *suspect = SUSPECT_LOOKS;
             let missing = passed.min(FACTOR_MAX * *units) - *units;
             for (connection, paid) in &*all {
                 let part = u128::from(*paid) * u128::from(missing) / u128::from(*units);

@@ -60,6 +60,10 @@ pub(crate) fn step<I: Io>(core: &mut Core<I>) -> bool {
     core.turn.cost += cost;
     core.prices.add(connection, cost);
     core.executor.schedule.told(cost);
+    if core.prices.is_suspect() && core.executor.schedule.is_part_over() {
+        let now_ns = core.io.now_ns();
+        core.correct_prices(now_ns);
+    }
     if core.executor.is_modelled() && core.turn.hops.is_multiple_of(HOPS_PER_CLOCK) {
         core.executor.now_ns = core.io.now_ns();
         core.executor.release_due();

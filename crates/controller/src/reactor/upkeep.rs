@@ -4,6 +4,7 @@ use super::closing::{close, end_soon, forget_chains, resume};
 use super::io::{Io, Shut};
 use super::state::Core;
 use crate::access::Reason;
+use crate::association::Association;
 use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
 use crate::limits::{ADOPT_UNITS, DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN};
@@ -103,7 +104,7 @@ pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
     }
     if core.table.is_crowded() {
         let units = core.table.indices().len() as u64 * ENTRY_UNITS;
-        core.executor.schedule.charge(index, units as i64);
+        core.charge(index, units);
     }
     if let Some(goes) = core.table.idlest_of_greediest() {
         let reason = "the reactor is at its limit of connections, and its host has the most";
@@ -113,8 +114,14 @@ pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
 
 /// Closes a connection to make room for others.
 fn close_for_others<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
-    core.executor.registry.denials.count(Reason::Limit);
+    let association = core.connection(index).and_then(|of| of.phase.association());
+    // It would count as not authenticated, too.
+    if !association.is_some_and(Association::is_unproved) {
+        core.executor.registry.denials.count(Reason::Limit);
+    }
     close(core, index, reason);
+    // Nobody's operations have taken this time.
+    core.prices.restart();
 }
 
 fn interval_ns<I: Io>(core: &Core<I>) -> u64 {

@@ -34,12 +34,14 @@ pub(super) struct Intents {
     intent: Mutex<Intent>,
     /// Number of keepers that bring up a path and wait for the intent.
     waiting: AtomicU32,
+    /// Number of keepers of files that wait for it.
+    polling: AtomicU32,
 }
 
 impl Intents {
     pub(super) fn lock(&self) -> MutexGuard<'_, Intent> {
         // Keepers only poll the lock, so a busy program would always lock it first.
-        while self.waiting.load(Ordering::Relaxed) > 0 {
+        while [&self.waiting, &self.polling].iter().any(|count| count.load(Ordering::Relaxed) > 0) {
             std::thread::sleep(LOCK_PAUSE);
         }
         self.intent.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,6 +49,7 @@ impl Intents {
 
     /// The same; `meanwhile` is called every few ms until it is locked.
     pub(super) fn lock_while(&self, meanwhile: &mut dyn FnMut()) -> MutexGuard<'_, Intent> {
+        let _polling = Waiting::new(&self.polling);
         loop {
             if self.waiting.load(Ordering::Relaxed) == 0 {
                 match self.intent.try_lock() {
@@ -588,7 +591,7 @@ mod tests {
             });
             is_locked.recv().expect("a locked intent");
             // The other thread may have ended by the last call.
-            drop(intents.lock_while(&mut || drop(worked.send(()))));
+            drop(intents.lock_while(&mut || worked.send(()).unwrap_or(())));
         });
     }
 }

@@ -394,7 +394,7 @@ class PushdownDB : public rocksdb::StackableDB {
 	/* The same, unless RocksDB serves all keys. */
 	void get_many(const rocksdb::ReadOptions &options, size_t count,
 		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
-		rocksdb::PinnableSlice *values, rocksdb::Status *statuses);
+		rocksdb::PinnableSlice *values, rocksdb::Status *statuses, bool sorted);
 
 	std::unique_ptr<State> state_;
 };
