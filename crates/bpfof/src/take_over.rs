@@ -9,7 +9,7 @@ use bpfof_operations::Reporter;
 use bpfof_operations::client::{Client, ClientError};
 use bpfof_operations::hand_over::Sockets;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -44,9 +44,18 @@ pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
 ///
 /// # Errors
 /// The other target does not answer, or does not end.
-pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientError> {
-    let listeners = old.call("report", Value::Null)?["listeners"].clone();
-    let listeners: Vec<Value> = listeners.as_array().cloned().unwrap_or_default();
+///
+/// Calls `note_lost_writes` with the subsystem and id of each namespace that has lost writes there: hosts that have not
+/// been told yet hear of it here.
+pub(crate) fn move_hosts(
+    mut old: Client,
+    here: &Reporter,
+    note_lost_writes: &dyn Fn(&str, u32),
+) -> Result<(), ClientError> {
+    let report = old.call("report", Value::Null)?;
+    let mut losses = Losses::default();
+    losses.carry(&report, note_lost_writes);
+    let listeners: Vec<Value> = report["listeners"].as_array().cloned().unwrap_or_default();
     for (number, listener) in listeners.iter().enumerate() {
         let (id, address) = (&listener["id"], listener["address"].clone());
         let which = json!({ "listeners": [id.to_string()] });
@@ -56,6 +65,7 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
         if !is_idle {
             log::warn!("{address}: commands are still in flight; their connections are closed now");
         }
+        losses.carry(&old.call("report", Value::Null)?, note_lost_writes);
         old.call("close", which)?;
         // A host with several listeners keeps one: wait before the next is drained. After the last there is no reason
         // to wait.
@@ -64,8 +74,29 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
         }
         log::info!("{address}: {} hosts were told to connect to this target", hosts.len());
     }
+    losses.carry(&old.call("report", Value::Null)?, note_lost_writes);
     old.call("stop", Value::Null)?;
     old.wait_end()
+}
+
+/// The losses of writes at the other target that are known here: by subsystem and namespace, the last one.
+#[derive(Default)]
+struct Losses(BTreeMap<(String, u32), u64>);
+
+impl Losses {
+    /// Calls `note` for each namespace that has lost writes since the last report.
+    fn carry(&mut self, report: &Value, note: &dyn Fn(&str, u32)) {
+        for namespace in report["namespaces"].as_array().into_iter().flatten() {
+            let subsystem = namespace["subsystem"].as_str().unwrap_or_default();
+            let nsid = namespace["nsid"].as_u64().unwrap_or_default() as u32;
+            let last = namespace["lost_writes"].as_u64().unwrap_or_default();
+            let known = self.0.entry((subsystem.to_owned(), nsid)).or_default();
+            if last > *known {
+                *known = last;
+                note(subsystem, nsid);
+            }
+        }
+    }
 }
 
 /// The names of hosts at a listener that have an I/O queue. Those that have yet to authenticate themselves may only
@@ -118,6 +149,20 @@ fn wait_for_hosts(here: &Reporter, address: &Value, hosts: &BTreeSet<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn each_loss_is_carried_once() {
+        let report = |first: u64, second: u64| {
+            let namespace = |nsid: u32, lost_writes: u64| json!({ "subsystem": "nqn", "nsid": nsid, "lost_writes": lost_writes });
+            json!({ "namespaces": [namespace(1, first), namespace(2, second)] })
+        };
+        let (mut losses, noted) = (Losses::default(), RefCell::new(Vec::new()));
+        for of in [report(0, 3), report(0, 3), report(4, 3), report(4, 5), json!({})] {
+            losses.carry(&of, &|nqn, nsid| noted.borrow_mut().push((nqn.to_owned(), nsid)));
+        }
+        assert_eq!(noted.take(), [2, 1, 2].map(|nsid| ("nqn".to_owned(), nsid)));
+    }
 
     #[test]
     fn only_hosts_that_work_are_awaited() {

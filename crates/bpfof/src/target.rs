@@ -492,8 +492,8 @@ fn hand_over_from(
 /// Starts a thread that moves the hosts of another target to this one, which serves already.
 fn move_hosts(old: Client, server: &Server) -> io::Result<()> {
     let report: Reporter = Arc::new(server.report());
-    let lock_files = server.lock_files();
-    let begin = move || match take_over::move_hosts(old, &report) {
+    let (lock_files, note_lost_writes) = (server.lock_files(), server.note_lost_writes());
+    let begin = move || match take_over::move_hosts(old, &report, &note_lost_writes) {
         Ok(()) => match lock_files() {
             Ok(()) => log::info!("the other target has stopped: this one has taken over"),
             Err(error) => log::warn!(

@@ -98,6 +98,8 @@ pub(crate) struct Hosts {
     pub(crate) pending: Arc<Account>,
     /// The same for connections by RDMA, which take more memory each: so they cannot lock out hosts that come by TCP.
     pub(crate) pending_rdma: Arc<Account>,
+    /// Until then, on the reactors' clock, hosts may come that another process has served before; 0 without another.
+    pub(crate) moved_until_ns: AtomicU64,
     known: Mutex<Known>,
 }
 
@@ -306,7 +308,8 @@ impl Hosts {
         let memory = Memory::new(memory_bytes);
         let own = memory.own_account();
         let [pending, pending_rdma] = [memory.account(), memory.account()];
-        Arc::new(Hosts { limits, memory, own, pending, pending_rdma, known: Mutex::default() })
+        let (moved_until_ns, known) = (AtomicU64::new(0), Mutex::default());
+        Arc::new(Hosts { limits, memory, own, pending, pending_rdma, moved_until_ns, known })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

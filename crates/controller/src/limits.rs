@@ -85,6 +85,8 @@ pub(crate) const MAX_KATO_NS: u64 = 600_000_000_000;
 /// Time in which a host gives up an association that does not answer, besides the keep-alive timer: Linux waits for an
 /// answer for 30 s and connects again 10 s later.
 pub(crate) const ANSWER_TIMEOUT_NS: u64 = 60_000_000_000;
+/// Time in which hosts of a target that this one replaces come here: Linux connects again for 600 s.
+pub(crate) const MOVE_NS: u64 = 900_000_000_000;
 /// Keep-alive timers of restricted associations, in ms: short enough that nobody waits long for the end of an
 /// association whose owner is gone, long enough that a slow owner does not lose its own.
 pub(crate) const RESTRICTED_KATO_MS: RangeInclusive<u32> = 1_000..=10_000;

@@ -24,6 +24,11 @@ impl LostWrites {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         self.0.fetch_max(number, Ordering::Relaxed);
     }
+
+    /// The number of the last loss; 0 if there was none.
+    pub(crate) fn last(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The losses that an association has been told of.
@@ -48,6 +53,12 @@ impl Told {
     /// For a host that begins now: it has no writes that can have been lost before.
     pub(crate) fn from_now() -> Told {
         Told { first: LAST.load(Ordering::Relaxed), later: Mutex::default() }
+    }
+
+    /// For a host that may have written by another process, which this one replaces: it may have writes that were lost
+    /// at any time.
+    pub(crate) fn nothing() -> Told {
+        Told { first: 0, later: Mutex::default() }
     }
 
     /// For an association that continues another one of its host: losses that the other one has not been told of will

@@ -122,20 +122,24 @@ impl Paths {
         Ok(())
     }
 
-    /// The indices of the listeners with these names.
+    /// The indices of all listeners with these names.
     fn find(&self, names: &[String]) -> Result<Vec<u16>, PathError> {
         let all = || self.registry.listeners.iter().zip(0u16..);
         if names.is_empty() {
             return Ok(all().map(|(_, index)| index).collect());
         }
-        let found = names.iter().map(|name| {
-            let mut called = all().filter(|(listener, _)| listener.is_called(name));
-            called.next().map(|(_, index)| index).ok_or_else(|| {
+        let mut found = Vec::new();
+        for name in names {
+            // An address may be that of a listener for TCP and of one for RDMA.
+            let called = all().filter(|(listener, _)| listener.is_called(name));
+            let before = found.len();
+            found.extend(called.map(|(_, index)| index));
+            if found.len() == before {
                 let known = all().map(|(of, _)| format!("{} ({})", of.id, of.address));
-                PathError::Unknown { name: name.clone(), known: known.collect() }
-            })
-        });
-        found.collect()
+                return Err(PathError::Unknown { name: name.clone(), known: known.collect() });
+            }
+        }
+        Ok(found)
     }
 
     fn change(

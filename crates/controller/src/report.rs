@@ -128,6 +128,8 @@ pub struct NamespaceReport {
     pub size_bytes: u64,
     /// Size of a logical block in bytes.
     pub block_bytes: u32,
+    /// Grows whenever acknowledged writes to it have been lost; 0 if none have.
+    pub lost_writes: u64,
     /// Read, Verify and Compare since the namespace was added.
     pub read: ClassMetrics,
     /// Write.

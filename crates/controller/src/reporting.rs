@@ -151,6 +151,7 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
                 description: namespace.description.clone(),
                 size_bytes: namespace.blocks() << namespace.block_shift,
                 block_bytes: 1 << namespace.block_shift,
+                lost_writes: namespace.lost_writes.last(),
                 read,
                 write,
                 flush,

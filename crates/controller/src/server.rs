@@ -8,6 +8,7 @@ use crate::connection::Endpoints;
 use crate::controller::Controller;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
+use crate::limits::MOVE_NS;
 use crate::listener::Listener;
 use crate::loader::Loader;
 use crate::namespace_table::Served;
@@ -186,6 +187,9 @@ impl Server {
         let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
         let memory_bytes = config.hosts_bytes(in_memory)?;
         let hosts = Hosts::new(config.hosts, memory_bytes);
+        if beside_another {
+            hosts.moved_until_ns.store(MOVE_NS, Ordering::Relaxed);
+        }
         let functions = OwnFunctions::read(&config.functions)?;
         let cntlids = (config.cntlids.clone(), last_controller);
         let mut registry = Registry::new(config.limits, hosts, cntlids, namespaces, listeners);
@@ -406,6 +410,18 @@ impl Server {
         move || {
             let all = registry.served();
             all.iter().map(|(_, namespace)| namespace.lock_files(false)).fold(Ok(()), Result::and)
+        }
+    }
+
+    /// Notes that acknowledged writes to a namespace were lost by the process that this server replaces: its hosts may
+    /// not have been told. Their next Flush or durable write here fails, once. Takes the subsystem's name and the
+    /// namespace's id; unknown ones have no effect. The call may be made from any thread.
+    pub fn note_lost_writes(&self) -> impl Fn(&str, u32) + Send + Sync + 'static {
+        let registry = Arc::clone(&self.registry);
+        move |nqn, nsid| {
+            let subsystem = registry.subsystem(nqn);
+            let all = subsystem.map_or_else(Vec::new, |of| of.namespaces());
+            all.iter().filter(|of| of.nsid == nsid).for_each(|of| of.lost_writes.note());
         }
     }
 

@@ -73,10 +73,12 @@ impl Controllers {
     }
 
     /// The lost writes that a host has been told of by an association that was cut off and that it may now resume, or
-    /// else by a live one. Without either it has no writes that can have been lost.
-    fn told_before(&self, host: &HostName, now_ns: u64) -> Told {
+    /// else by a live one. Without either it has no writes that can have been lost, unless it has `moved` here from
+    /// another process.
+    fn told_before(&self, host: &HostName, now_ns: u64, moved: bool) -> Told {
+        let new = || if moved { Told::nothing() } else { Told::from_now() };
         if host.id == [0; 16] {
-            return Told::from_now();
+            return new();
         }
         let is_live = |of: &Controller| {
             !of.is_stranger()
@@ -91,7 +93,7 @@ impl Controllers {
         };
         let own = self.cut_off.told(host).or_else(|| live(true));
         let found = own.or_else(|| self.cut_off.told_elsewhere(host)).or_else(|| live(false));
-        found.unwrap_or_else(Told::from_now)
+        found.unwrap_or_else(new)
     }
 
     /// The traits that are announced to a host; none if no namespace exists for it.
@@ -371,6 +373,7 @@ impl Subsystem {
             controllers.evict(goes, now_ns);
         }
         let host_name = newcomer.name();
+        let moved = now_ns < hosts.moved_until_ns.load(Ordering::Relaxed);
         let party = Party {
             member,
             host_nqn: newcomer.host_nqn.clone(),
@@ -380,7 +383,7 @@ impl Subsystem {
             access: Arc::clone(access),
             listener: Arc::clone(listener),
             is_stranger: *is_stranger,
-            told: controllers.told_before(&host_name, now_ns),
+            told: controllers.told_before(&host_name, now_ns, moved),
             traits: match access.sees_all() {
                 true => controllers.traits,
                 false => controllers.traits_for(access).unwrap_or(Traits::CAREFUL),

@@ -138,6 +138,25 @@ fn a_host_that_was_cut_off_hears_what_was_lost() {
     assert!(!connect(false).told.must_hear(&lost));
 }
 
+/// A target that replaces another tells hosts of losses before they came: they may have written by the other.
+#[test]
+fn hosts_of_another_process_hear_what_was_lost() {
+    let lost = Arc::new(LostWrites::default());
+    lost.note();
+    let full = Full::new();
+    let connect = |now_ns| full.connect(1, false, now_ns).expect("room").0;
+    assert!(!connect(0).told.must_hear(&lost), "it is new");
+    let full = Full::new();
+    full.hosts.moved_until_ns.store(100, Ordering::Relaxed);
+    let connect = |now_ns| full.connect(1, false, now_ns).expect("room").0;
+    let first = connect(99);
+    assert!(first.told.must_hear(&lost) && !first.told.must_hear(&lost));
+    let full = Full::new();
+    full.hosts.moved_until_ns.store(100, Ordering::Relaxed);
+    let late = full.connect(1, false, 100).expect("room").0;
+    assert!(!late.told.must_hear(&lost), "the hosts of the other have come or given up");
+}
+
 /// The answer that tells a host of a loss may be in a send buffer when its path breaks. So soon after it the next
 /// association is told again, whether the target has noticed the end of the old one or not.
 #[test]
