@@ -648,6 +648,11 @@ class Grouped:
             plan, schema = self._planned(aggregations)
             return rows._reduced(plan, schema, needed, self._keys)
         table = rows.to_table(needed)
+        for name in self._keys:
+            at, kind = table.schema.get_field_index(name), table.schema.field(name).type
+            if pa.types.is_floating(kind):
+                # pyarrow groups by bits; -0.0 becomes 0.0.
+                table = table.set_column(at, name, pc.add(table.column(at), pa.scalar(0.0, kind)))
         found = table.group_by(self._keys, use_threads=False).aggregate(aggregations)
         if not self._keys:
             return found
@@ -730,7 +735,7 @@ def _measure(aggregation: tuple) -> tuple[str, int]:
     name, options = aggregation[1].removeprefix("hash_"), aggregation[2] if len(aggregation) == 3 else None
     if name not in _MEASURES or (name != "count_all") != (len(_columns_of(aggregation)) == 1):
         raise ValueError(f"stages do not support {name} of {len(_columns_of(aggregation))} columns")
-    given = dict(re.findall(r"(\w+)=(\w+)", str(options))) if options is not None else {}
+    given = dict(re.findall(r"(\w+)=(-?\w+)", str(options))) if options is not None else {}
     ddof = int(given.pop("ddof", 0))
     usual = {
         "mode": ("NON_NULL", "only_valid"),

@@ -67,6 +67,32 @@ def test_aggregates_have_pyarrows_names_and_types(data):
     assert grouped.column("vendor").to_pylist() == ["CMT", "DDS", "VTS"]
 
 
+def test_zeroes_are_one_group_whoever_groups(tmp_path):
+    rows = pa.table({"x": [0.0, -0.0, 1.0], "y": [1, 2, 4]})
+    data = arrow(tmp_path / "rows.arrow", rows)
+    for more in ([], [("y", "count_distinct")]):
+        found = data.group_by("x").aggregate([("y", "sum"), *more])
+        assert (found.column("x").to_pylist(), found.column("y_sum").to_pylist()) == ([0.0, 1.0], [3, 4])
+
+
+def test_other_degrees_of_freedom_are_pyarrows(data):
+    asked = [("fare", "variance", pc.VarianceOptions(ddof=-1))]
+    found, expected = data.aggregate(asked), data.to_table().group_by([]).aggregate(asked)
+    assert found.column(0)[0].as_py() == pytest.approx(expected.column(0)[0].as_py(), rel=1e-12)
+
+
+def test_arrow_files_that_are_rewritten_with_other_names(tmp_path):
+    path = tmp_path / "rows.arrow"
+    data = arrow(path, pa.table({"a": [1, 2], "b": [10, 20]}))
+    assert data.to_table(["a"]).column("a").to_pylist() == [1, 2]
+    # Another inode would be noticed by itself.
+    arrow(path, pa.table({"b": [10, 20], "a": [1, 2]}))
+    with pytest.raises(bpfof.DataError, match="columns have changed since"):
+        data.to_table(["a"])
+    with pytest.raises(bpfof.DataError, match="columns have changed since"):
+        data.sql("SELECT sum(a) FROM t")
+
+
 def test_pyarrow_does_what_stages_cannot(data):
     asked = [("vendor", "count_distinct"), ("fare", "sum")]
     found = data.group_by("zone").aggregate(asked)

@@ -212,8 +212,13 @@ mod tests {
     /// Minimum and maximum of one column, of rows with two values and a missing one.
     fn range(kind: Kind, data_type: &DataType, array: ArrayRef) -> Result<Vec<Value>, String> {
         let aggregate = |measure| Aggregate { measure, of: Scalar::Column(0) };
-        let buffers =
-            ColumnBuffers { data_type: data_type.clone(), node: 0, buffer: 0, views_before: 0 };
+        let buffers = ColumnBuffers {
+            name: "x".to_owned(),
+            data_type: data_type.clone(),
+            node: 0,
+            buffer: 0,
+            views_before: 0,
+        };
         let plan = Plan {
             schema: Schema { columns: vec![Column { name: "x".to_owned(), kind, nullable: true }] },
             format: Format::Columns { columns: vec![buffers], others: Vec::new() },

@@ -175,9 +175,11 @@ impl Format {
     }
 }
 
-/// A column of an Arrow file: its type, and its indices among the buffers of a batch.
+/// A column of an Arrow file: its name and type, and its indices among the buffers of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnBuffers {
+    /// The name in the file.
+    pub name: String,
     /// The type in Arrow. In the [`Schema`] a timestamp, for example, is an integer.
     pub data_type: DataType,
     /// Index of its node in a batch.
