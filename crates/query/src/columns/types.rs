@@ -43,7 +43,13 @@ impl Walk {
             Ok((kind, data_type)) => {
                 let (node, buffer, views_before) = (self.nodes, self.buffers, self.views);
                 let of = name.clone();
-                self.columns.push(ColumnBuffers { name: of, data_type, node, buffer, views_before });
+                self.columns.push(ColumnBuffers {
+                    name: of,
+                    data_type,
+                    node,
+                    buffer,
+                    views_before,
+                });
                 // The field does not matter: batches tell by their counts whether values are
                 // missing.
                 self.schema.columns.push(Column { name, kind, nullable: true });
