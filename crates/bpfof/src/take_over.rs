@@ -19,6 +19,8 @@ const DRAIN: Duration = Duration::from_secs(30);
 const RETURN: Duration = Duration::from_secs(20);
 /// Time between two reports of a target.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Pause after a refused request.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Keeps only the sockets whose addresses are in the configuration.
 pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
@@ -52,21 +54,21 @@ pub(crate) fn move_hosts(
     here: &Reporter,
     note_lost_writes: &dyn Fn(&str, u32),
 ) -> Result<(), ClientError> {
-    let report = old.call("report", Value::Null)?;
+    let report = ask(&mut old, "report", &Value::Null)?;
     let mut losses = Losses::default();
     losses.carry(&report, note_lost_writes);
     let listeners: Vec<Value> = report["listeners"].as_array().cloned().unwrap_or_default();
     for (number, listener) in listeners.iter().enumerate() {
         let (id, address) = (&listener["id"], listener["address"].clone());
         let which = json!({ "listeners": [id.to_string()] });
-        let hosts = hosts_at(&old.call("report", Value::Null)?, id);
-        old.call("drain", which.clone())?;
+        let hosts = hosts_at(&ask(&mut old, "report", &Value::Null)?, id);
+        ask(&mut old, "drain", &which)?;
         let is_idle = wait_idle(&mut old, id)?;
         if !is_idle {
             log::warn!("{address}: commands are still in flight; their connections are closed now");
         }
-        losses.carry(&old.call("report", Value::Null)?, note_lost_writes);
-        old.call("close", which)?;
+        losses.carry(&ask(&mut old, "report", &Value::Null)?, note_lost_writes);
+        ask(&mut old, "close", &which)?;
         // A host with several listeners keeps one: wait before the next is drained. After the last there is no reason
         // to wait.
         if number + 1 < listeners.len() {
@@ -74,9 +76,23 @@ pub(crate) fn move_hosts(
         }
         log::info!("{address}: {} hosts were told to connect to this target", hosts.len());
     }
-    losses.carry(&old.call("report", Value::Null)?, note_lost_writes);
-    old.call("stop", Value::Null)?;
+    losses.carry(&ask(&mut old, "report", &Value::Null)?, note_lost_writes);
+    ask(&mut old, "stop", &Value::Null)?;
     old.wait_end()
+}
+
+/// Asks the other target, again and again for a while if it refuses: a reactor that is busy does not answer in time.
+fn ask(old: &mut Client, method: &str, params: &Value) -> Result<Value, ClientError> {
+    let end = Instant::now() + DRAIN;
+    loop {
+        match old.call(method, params.clone()) {
+            Err(ClientError::Refused(why)) if Instant::now() < end => {
+                log::warn!("the other target: {why}");
+                std::thread::sleep(ASK_AGAIN);
+            }
+            answer => return answer,
+        }
+    }
 }
 
 /// The losses of writes at the other target that are known here: by subsystem and namespace, the last one.
@@ -113,7 +129,7 @@ fn hosts_at(report: &Value, listener: &Value) -> BTreeSet<String> {
 fn wait_idle(old: &mut Client, id: &Value) -> Result<bool, ClientError> {
     let end = Instant::now() + DRAIN;
     loop {
-        let report = old.call("report", Value::Null)?;
+        let report = ask(old, "report", &Value::Null)?;
         let all = report["listeners"].as_array().into_iter().flatten();
         let its = all.into_iter().find(|of| of["id"] == *id);
         if its.is_none_or(|of| of["busy"] == 0 && of["untold"] == 0) {

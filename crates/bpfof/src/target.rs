@@ -184,13 +184,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, OPERATORS])?;
     let manager = Manager::of_environment()?;
     let manager = manager.as_ref();
-    let (config, mut texts) = configuration(options).map_err(BadConfiguration)?;
+    let (mut config, mut texts) = configuration(options).map_err(BadConfiguration)?;
     crate::allocator::give_back_large_pieces();
     let is_crippled = Arc::new(AtomicBool::new(false));
     let mut surroundings = surroundings(&is_crippled)?;
     let (mut metrics_socket, mut claim) = (None, None);
     if let Some(path) = &options.take_over {
         (metrics_socket, claim) = hand_over_from(path, &config, &mut surroundings)?;
+        // From the claim on the other target refuses changes; those before it are in the file by now.
+        (config, texts) = configuration(options).map_err(BadConfiguration)?;
     }
     let started = Server::start_with(&config, surroundings);
     let mut server = started.map_err(|error| match error.is_of_configuration() {
@@ -350,7 +352,8 @@ fn edit_namespaces<'a>(
                 .into(),
         );
     };
-    let (edited, place) = edit::apply(&texts.served, edit)?;
+    let nqn = options.nqn.as_deref();
+    let (edited, place) = edit::apply(&texts.served, edit, nqn)?;
     // Only the namespaces of this configuration are used: its rules may be older than those in force.
     let edited_config = with_options(TargetConfig::from_toml(&edited)?, options)?;
     // The file lacks the changes that other operators did not save.
@@ -360,7 +363,7 @@ fn edit_namespaces<'a>(
         let why = "its namespaces have changed since it was read: reload first";
         return Err(named(why.to_owned()).into());
     }
-    let known = |text| edit::storage_of(text, &place);
+    let known = |text| edit::storage_of(text, &place, nqn);
     let to_save = match edit {
         _ if !save => None,
         // The namespace to remove was never saved.
@@ -370,7 +373,7 @@ fn edit_namespaces<'a>(
             return Err(named(why).into());
         }
         _ => {
-            let saved = edit::apply(&in_file, &edit.at(&place));
+            let saved = edit::apply(&in_file, &edit.at(&place), nqn);
             let (saved, _) = saved.map_err(|error| named(error.to_string()))?;
             let config = with_options(TargetConfig::from_toml(&saved)?, options)?;
             config.check().map_err(|error| named(error.to_string()))?;

@@ -393,6 +393,10 @@ fn a_take_over_that_is_given_up_leaves_files_locked() {
     successor.write_all(hand_over.as_bytes()).expect("sent");
     let mut answer = [0; 256];
     assert!(successor.read(&mut answer).expect("an answer") > 0);
+    // It may have read the configuration already.
+    let socket = place.path("control").display().to_string();
+    let refused = bad(&["ctl", "--socket", &socket, "reload"]);
+    assert!(refused.contains("another target is taking over"), "{refused}");
     drop(successor);
     // A shared lock of the file is refused if the target has an exclusive one.
     let file = fs::File::open(place.path("disk")).expect("it is there");

@@ -15,7 +15,7 @@ use bpfof_nvme::tcp::DEFAULT_PORT;
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 /// Longest accepted file, in bytes.
@@ -112,19 +112,49 @@ impl Target {
 }
 
 /// The canonical form of a host, perhaps in brackets or with a port: names in lower case, without a trailing dot; IPv6
-/// addresses compressed.
+/// addresses compressed; IPv4 addresses as four numbers, also those in IPv6 form.
 fn usual(place: &str) -> String {
-    let (open, host, rest) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => ("[", host, format!("]{rest}")),
+    let bracketed = place.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let (host, rest) = match bracketed {
+        Some((host, rest)) => (host, rest.to_owned()),
         None if place.matches(':').count() == 1 => {
             let (host, port) = place.split_once(':').unwrap_or((place, ""));
-            ("", host, format!(":{port}"))
+            (host, format!(":{port}"))
         }
-        None => ("", place, String::new()),
+        None => (place, String::new()),
     };
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-    let host = host.parse::<Ipv6Addr>().map_or(host, |address| address.to_string());
-    format!("{open}{host}{rest}")
+    let address = host.parse::<Ipv6Addr>().ok().map(|address| IpAddr::from(address).to_canonical());
+    match address.or_else(|| numbers(&host).map(IpAddr::from)) {
+        Some(IpAddr::V4(address)) => format!("{address}{rest}"),
+        Some(IpAddr::V6(address)) if bracketed.is_some() => format!("[{address}]{rest}"),
+        Some(IpAddr::V6(address)) => format!("{address}{rest}"),
+        None if bracketed.is_some() => format!("[{host}]{rest}"),
+        None => format!("{host}{rest}"),
+    }
+}
+
+/// The IPv4 address that a resolver takes a text for: one to four numbers, octal with a leading 0 and hexadecimal with
+/// 0x, of which the last fills what is left of the address (inet_aton(3)).
+fn numbers(host: &str) -> Option<Ipv4Addr> {
+    let number = |text: &str| {
+        let (digits, radix) = match text.strip_prefix("0x") {
+            Some(digits) => (digits, 16),
+            None if text.len() > 1 && text.starts_with('0') => (text, 8),
+            None => (text, 10),
+        };
+        let is_number = digits.chars().all(|digit| digit.is_digit(radix));
+        is_number.then(|| u32::from_str_radix(digits, radix).ok()).flatten()
+    };
+    let (last, first) = host.rsplit_once('.').map_or((host, None), |(of, last)| (last, Some(of)));
+    let (mut address, mut left) = (0_u32, 4);
+    for part in first.into_iter().flat_map(|first| first.split('.')) {
+        left -= 1;
+        let part = number(part).filter(|part| *part < 256 && left > 0)?;
+        address |= part << (8 * left);
+    }
+    let last = number(last).filter(|last| u64::from(*last) < 1 << (8 * left))?;
+    Some(Ipv4Addr::from(address | last))
 }
 
 /// Whether a text matches a pattern, in which `*` stands for any number of characters.
@@ -343,6 +373,11 @@ mod tests {
             ),
             ("nvme-tcp://[2001:DB8:0::7]/nqn.x", "nvme-tcp://[2001:db8::7]/nqn.x"),
             ("nvme-tcp://[2001:db8::7]:4421/*", "nvme-tcp://[2001:db8:0:0::7]:4421/nqn.x"),
+            ("nvme-tcp://10.0.0.2/*", "nvme-tcp://[::ffff:10.0.0.2]/nqn.x"),
+            ("nvme-tcp://[::FFFF:a00:2]:4421/nqn.x", "nvme-tcp://10.0.0.2:4421/nqn.x"),
+            ("nvme-tcp://10.0.0.2/*", "nvme-tcp://012.2/nqn.x"),
+            ("nvme-tcp://10.0.0.2/*", "nvme-tcp://0x0A000002/nqn.x"),
+            ("nvme-tcp://10.0.0.2:4420/*", "nvme-tcp://10.0.2:4420/nqn.x"),
             ("nvme-tcp://*.Example.org/nqn.x", "nvme-tcp://a.example.org/nqn.x"),
             ("nvme-tcp://*", "nvme-tcp://a/nqn.x"),
         ] {
@@ -350,6 +385,12 @@ mod tests {
             let url = completed(&text, address).unwrap();
             assert!(url.keys != KeyFiles::default(), "{pattern} {address}");
         }
+        for name in
+            ["10.0.0.2.3", "256.1.1.1", "10.0.0.256", "08", "1.", "a", "0x", "+1", "1..2", ""]
+        {
+            assert_eq!(numbers(name), None, "{name}");
+        }
+        assert_eq!(numbers("4294967295"), Some(Ipv4Addr::BROADCAST));
         // NQNs are case-sensitive.
         let text = "[[target]]\nmatch = \"nvme-tcp://a/nqn.X\"\ntls-psk = \"a\"\n";
         assert_eq!(completed(text, "nvme-tcp://a/nqn.x").unwrap().keys, KeyFiles::default());

@@ -355,6 +355,12 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
         params[name].as_str().ok_or_else(missing)
     };
     let failed = |error: String| Failure::new(Failure::FAILED, error);
+    let changes = matches!(method, "reload" | "keys.reload") || method.starts_with("namespace.");
+    if changes && !operations.claims.are_free() {
+        let why = "nothing has changed: another target is taking over from this one, and has read the \
+                   configuration already; try again in a moment";
+        return Err(failed(why.to_owned()));
+    }
     match method {
         "report" => {
             let report =

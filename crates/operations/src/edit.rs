@@ -44,12 +44,26 @@ fn refused<T>(why: impl ToString) -> Result<T, EditError> {
     Err(EditError(why.to_string()))
 }
 
-/// The files behind a namespace of a configuration; none if there is no such namespace.
+/// A configuration; `nqn` is the name of the target's own subsystem, if it is not the one in the text.
+fn configuration(text: &str, nqn: Option<&str>) -> Result<TargetConfig, EditError> {
+    let mut config = TargetConfig::from_toml(text).map_err(EditError)?;
+    if let Some(nqn) = nqn {
+        nqn.clone_into(&mut config.nqn);
+    }
+    Ok(config)
+}
+
+/// The files behind a namespace of a configuration; none if there is no such namespace. `nqn` is the name of the
+/// target's own subsystem, if it is not the one in the text.
 ///
 /// # Errors
 /// The text is not a configuration.
-pub fn storage_of(text: &str, place: &Place) -> Result<Option<Vec<PathBuf>>, EditError> {
-    let config = TargetConfig::from_toml(text).map_err(EditError)?;
+pub fn storage_of(
+    text: &str,
+    place: &Place,
+    nqn: Option<&str>,
+) -> Result<Option<Vec<PathBuf>>, EditError> {
+    let config = configuration(text, nqn)?;
     let found = find(&config, place).ok();
     Ok(found.map(|at| config.namespaces[at].source.paths().to_vec()))
 }
@@ -66,11 +80,12 @@ pub fn have_same_namespaces(one: &str, other: &str) -> Result<bool, EditError> {
 /// Returns the text of a configuration file with its namespaces changed, and the namespace that has changed.
 ///
 /// The other namespaces keep their ids: an id that was a position is written into the text if the position changes.
+/// `nqn` is the name of the target's own subsystem, if it is not the one in the text.
 ///
 /// # Errors
 /// The text is not a configuration, there is no such namespace, or the new one is invalid.
-pub fn apply(text: &str, edit: &Edit) -> Result<(String, Place), EditError> {
-    let config = TargetConfig::from_toml(text).map_err(EditError)?;
+pub fn apply(text: &str, edit: &Edit, nqn: Option<&str>) -> Result<(String, Place), EditError> {
+    let config = configuration(text, nqn)?;
     let mut document: DocumentMut = text.parse().map_err(|error| EditError(format!("{error}")))?;
     let list = document.entry("namespaces").or_insert(Item::Value(Value::Array(Array::new())));
     let Some(list) = list.as_array_mut() else { return refused("namespaces is not a list") };
@@ -192,48 +207,65 @@ namespaces = [
 
     #[test]
     fn ids_and_comments_stay() {
-        let (text, _) = apply(FILE, &Edit::Remove(place(1))).expect("removed");
+        let (text, _) = apply(FILE, &Edit::Remove(place(1)), None).expect("removed");
         assert!(text.contains("\"mem:size=2MiB,nsid=2\"") && !text.contains("size=1MiB"), "{text}");
         assert!(text.starts_with("# The first target.") && text.contains("# Old, but"), "{text}");
         let of_b = Place { subsystem: Some("nqn.2026-01.org.example:b".into()), nsid: 1 };
-        let (text, _) = apply(FILE, &Edit::Resize(of_b.clone(), "2GiB".into())).expect("resized");
+        let (text, _) =
+            apply(FILE, &Edit::Resize(of_b.clone(), "2GiB".into()), None).expect("resized");
         assert!(
             text.contains("\"file:path=/srv/a,nqn=nqn.2026-01.org.example:b,size=2GiB\""),
             "{text}"
         );
         assert!(text.contains("# scratch"), "{text}");
-        let (text, added) = apply(FILE, &Edit::Add("mem:size=4MiB".into())).expect("added");
+        let (text, added) = apply(FILE, &Edit::Add("mem:size=4MiB".into()), None).expect("added");
         assert_eq!(added, place(3));
         assert!(text.contains("mem:size=4MiB,nsid=3"), "{text}");
-        let (_, added) = apply("", &Edit::Add("mem:size=4MiB,nsid=9".into())).expect("added");
+        let (_, added) = apply("", &Edit::Add("mem:size=4MiB,nsid=9".into()), None).expect("added");
         assert_eq!(added, place(9));
-        assert_eq!(storage_of(&text, &place(3)), Ok(Some(Vec::new())));
-        assert_eq!(storage_of(&text, &place(4)), Ok(None));
-        assert_eq!(storage_of(FILE, &of_b), Ok(Some(vec![PathBuf::from("/srv/a")])));
+        assert_eq!(storage_of(&text, &place(3), None), Ok(Some(Vec::new())));
+        assert_eq!(storage_of(&text, &place(4), None), Ok(None));
+        assert_eq!(storage_of(FILE, &of_b, None), Ok(Some(vec![PathBuf::from("/srv/a")])));
         assert_eq!(have_same_namespaces(FILE, &text), Ok(false));
         assert_eq!(have_same_namespaces(&format!("{FILE}poll = true"), FILE), Ok(true));
+    }
+
+    /// A namespace that names a subsystem is in the target's own if an option gives it that name.
+    #[test]
+    fn the_own_subsystem_may_have_another_name_than_in_the_text() {
+        let b = "nqn.2026-01.org.example:b";
+        let of_b = |nsid| Place { subsystem: Some(b.into()), nsid };
+        let storage = |place: &Place| storage_of(FILE, place, Some(b)).expect("a configuration");
+        // In the order of the file: memory, /srv/a, memory.
+        assert_eq!(storage(&of_b(2)), Some(vec![PathBuf::from("/srv/a")]));
+        assert_eq!((storage(&place(1)), storage(&of_b(3))), (Some(vec![]), Some(vec![])));
+        let (text, _) = apply(FILE, &Edit::Remove(of_b(1)), Some(b)).expect("removed");
+        assert!(text.contains("nqn=nqn.2026-01.org.example:b,nsid=2") && !text.contains("scratch"));
+        let (_, added) = apply(FILE, &Edit::Add("mem:size=4MiB".into()), Some(b)).expect("added");
+        assert_eq!(added, place(4));
     }
 
     #[test]
     fn a_free_id_is_found_as_long_as_there_is_one() {
         let add = Edit::Add("mem:size=1MiB".into());
-        let (text, _) = apply(FILE, &Edit::Add("mem:size=1MiB,nsid=1024".into())).expect("added");
-        let (text, added) = apply(&text, &add).expect("others are free");
+        let (text, _) =
+            apply(FILE, &Edit::Add("mem:size=1MiB,nsid=1024".into()), None).expect("added");
+        let (text, added) = apply(&text, &add, None).expect("others are free");
         assert_eq!(added, place(3));
-        assert_eq!(apply(&text, &add).expect("others are free").1, place(4));
+        assert_eq!(apply(&text, &add, None).expect("others are free").1, place(4));
         let specs: Vec<String> =
             (1..=MAX_NSID).map(|nsid| format!("\"mem:size=1MiB,nsid={nsid}\"")).collect();
         let full = format!("namespaces = [{}]", specs.join(", "));
-        let error = apply(&full, &add).expect_err("none is free");
+        let error = apply(&full, &add, None).expect_err("none is free");
         assert!(error.to_string().contains("all 1024 ids are taken"), "{error}");
     }
 
     #[test]
     fn what_is_saved_later_has_the_id_that_is_served() {
         let add = Edit::Add("mem:size=4MiB".into());
-        let (unsaved, _) = apply(FILE, &add).expect("added");
-        let (_, served) = apply(&unsaved, &add).expect("added");
-        let (saved, at) = apply(FILE, &add.at(&served)).expect("added");
+        let (unsaved, _) = apply(FILE, &add, None).expect("added");
+        let (_, served) = apply(&unsaved, &add, None).expect("added");
+        let (saved, at) = apply(FILE, &add.at(&served), None).expect("added");
         assert_eq!((at, &served), (served.clone(), &place(4)));
         assert!(saved.contains("mem:size=4MiB,nsid=4"), "{saved}");
         let named = Edit::Add("mem:size=4MiB,nsid=9".into());
@@ -242,11 +274,11 @@ namespaces = [
 
     #[test]
     fn invalid_edits_change_nothing() {
-        let why = |edit| apply(FILE, &edit).expect_err("refused").to_string();
+        let why = |edit| apply(FILE, &edit, None).expect_err("refused").to_string();
         assert!(why(Edit::Remove(place(7))).contains("has no namespace 7"));
         assert!(why(Edit::Add("mem:size=1MiB,nsid=2".into())).contains("nsid=2 is taken"));
         assert!(why(Edit::Add("tape:".into())).contains("unknown kind"));
         assert!(why(Edit::Resize(place(1), "big".into())).contains("big"));
-        assert!(apply("namespaces = 3", &Edit::Remove(place(1))).is_err());
+        assert!(apply("namespaces = 3", &Edit::Remove(place(1)), None).is_err());
     }
 }

@@ -50,6 +50,11 @@ impl Claims {
         self.0.store(RETIRED, Ordering::Release);
     }
 
+    /// Whether no process is taking over, nor has.
+    pub(crate) fn are_free(&self) -> bool {
+        self.0.load(Ordering::Acquire) == FREE
+    }
+
     pub(crate) fn are_retired(&self) -> bool {
         self.0.load(Ordering::Acquire) == RETIRED
     }
