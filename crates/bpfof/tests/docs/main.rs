@@ -137,10 +137,8 @@ fn security_in_five_minutes() {
     // Modules are not loaded: that would change the machine, which may have none.
     let mut reader = Reader::new(&["modprobe "]);
     let folder = reader.folder.path().to_owned();
-    let disk = folder.join("disk");
-    create_database(&disk);
     reader.replace("/etc/bpfof", &folder.display().to_string());
-    reader.replace("/dev/vg0/disk", &disk.display().to_string());
+    reader.replace("/var/lib/bpfof", &folder.join("data").display().to_string());
     reader.replace("10.0.0.2:4420", "127.0.0.1:0");
     reader.replace("//10.0.0.2/", "//127.0.0.1:4420/");
     let blocks = section("docs/security.md", "## In five minutes");
