@@ -240,7 +240,9 @@ namespaces = [
         assert_eq!(storage(&of_b(2)), Some(vec![PathBuf::from("/srv/a")]));
         assert_eq!((storage(&place(1)), storage(&of_b(3))), (Some(vec![]), Some(vec![])));
         let (text, _) = apply(FILE, &Edit::Remove(of_b(1)), Some(b)).expect("removed");
-        assert!(text.contains("nqn=nqn.2026-01.org.example:b,nsid=2") && !text.contains("scratch"));
+        assert!(
+            text.contains("nqn=nqn.2026-01.org.example:b,nsid=2") && !text.contains("size=1MiB")
+        );
         let (_, added) = apply(FILE, &Edit::Add("mem:size=4MiB".into()), Some(b)).expect("added");
         assert_eq!(added, place(4));
     }
