@@ -224,6 +224,7 @@ class PushdownDB::ManyGets {
 		for (Family &family : families_) {
 			if (family.live)
 				family.view = family.live->view();
+			family.is_stale = !family.view;
 		}
 		if (mode_ == Mode::kBlocks) {
 			search_blocks();
@@ -283,7 +284,7 @@ class PushdownDB::ManyGets {
 			SearchEnd end;
 
 			/* RocksDB reads the family's keys together. */
-			if (!families_[family_of_[key]].live || families_[family_of_[key]].is_stale)
+			if (families_[family_of_[key]].is_stale)
 				continue;
 			statuses_[key] = State::search_memory(
 				db_, at_, handles_[key], keys_[key], &values_[key], &end);
@@ -521,7 +522,7 @@ class PushdownDB::ManyGets {
 	/* Whether the tables of a family are those of its view. */
 	bool is_current(const Family &family) const
 	{
-		return family.live && !family.is_stale &&
+		return !family.is_stale &&
 		       state_.is_current(db_, family.live, family.handle, family.view.get());
 	}
 
