@@ -44,11 +44,11 @@ pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
 
 /// Moves the hosts of another target to this one, and stops the other.
 ///
-/// # Errors
-/// The other target does not answer, or does not end.
-///
 /// Calls `note_lost_writes` with the subsystem and id of each namespace that has lost writes there: hosts that have not
 /// been told yet hear of it here.
+///
+/// # Errors
+/// The other target does not answer, or does not end.
 pub(crate) fn move_hosts(
     mut old: Client,
     here: &Reporter,
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn each_loss_is_carried_once() {
         let report = |first: u64, second: u64| {
-            let namespace = |nsid: u32, lost_writes: u64| json!({ "subsystem": "nqn", "nsid": nsid, "lost_writes": lost_writes });
-            json!({ "namespaces": [namespace(1, first), namespace(2, second)] })
+            let of = |nsid: u32, last: u64| json!({ "subsystem": "nqn", "nsid": nsid, "lost_writes": last });
+            json!({ "namespaces": [of(1, first), of(2, second)] })
         };
         let (mut losses, noted) = (Losses::default(), RefCell::new(Vec::new()));
         for of in [report(0, 3), report(0, 3), report(4, 3), report(4, 5), json!({})] {

@@ -191,7 +191,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let (mut metrics_socket, mut claim) = (None, None);
     if let Some(path) = &options.take_over {
         (metrics_socket, claim) = hand_over_from(path, &config, &mut surroundings)?;
-        // From the claim on the other target refuses changes; those before it are in the file by now.
+        // From the claim on the other target refuses changes, so the file has all saved ones by now.
         (config, texts) = configuration(options).map_err(BadConfiguration)?;
     }
     let started = Server::start_with(&config, surroundings);

@@ -15,7 +15,7 @@ impl Controller {
         self.set_file_map_while(map, &mut || {})
     }
 
-    /// The same; `meanwhile` is called every few ms until the target has the map, with several portals each of the targets.
+    /// The same; `meanwhile` is called every few ms until the target has the map, or each target of several portals.
     pub(crate) fn set_file_map_while(
         &mut self,
         map: &FileMapObject,

@@ -125,13 +125,12 @@ fn usual(place: &str) -> String {
     };
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     let address = host.parse::<Ipv6Addr>().ok().map(|address| IpAddr::from(address).to_canonical());
-    match address.or_else(|| numbers(&host).map(IpAddr::from)) {
-        Some(IpAddr::V4(address)) => format!("{address}{rest}"),
-        Some(IpAddr::V6(address)) if bracketed.is_some() => format!("[{address}]{rest}"),
-        Some(IpAddr::V6(address)) => format!("{address}{rest}"),
-        None if bracketed.is_some() => format!("[{host}]{rest}"),
-        None => format!("{host}{rest}"),
-    }
+    let host = match address.or_else(|| numbers(&host).map(IpAddr::from)) {
+        Some(IpAddr::V4(address)) => return format!("{address}{rest}"),
+        Some(IpAddr::V6(address)) => address.to_string(),
+        None => host,
+    };
+    if bracketed.is_some() { format!("[{host}]{rest}") } else { format!("{host}{rest}") }
 }
 
 /// The IPv4 address that a resolver takes a text for: one to four numbers, octal with a leading 0 and hexadecimal with

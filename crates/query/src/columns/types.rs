@@ -42,9 +42,8 @@ impl Walk {
         match column_type(&field) {
             Ok((kind, data_type)) => {
                 let (node, buffer, views_before) = (self.nodes, self.buffers, self.views);
-                let of = name.clone();
                 self.columns.push(ColumnBuffers {
-                    name: of,
+                    name: name.clone(),
                     data_type,
                     node,
                     buffer,
