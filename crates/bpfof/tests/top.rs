@@ -169,7 +169,7 @@ fn figures_are_printed_for_programs() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("control.sock");
     let socket = path.to_str().expect("UTF-8");
-    let arguments = ["top", "--socket", socket, "--once", "--interval", "0.3"];
+    let arguments = ["top", "--socket", socket, "--once", "--interval", "1"];
     assert!(bad(&arguments).contains("--control"));
     let served = serve(&path, "mem:size=8MiB");
     let load = Load::start(&served.url, 1);

@@ -69,9 +69,14 @@ fn silent_and_slow_peers() {
     let begun = Instant::now();
     let (server, mut witness) = serve();
     let before = resident_bytes();
-    let open = |_| TcpStream::connect(server.address()).expect("it listens");
-    let mut silent: Vec<TcpStream> = (0..400).map(open).collect();
-    let mut slow: Vec<TcpStream> = (0..100).map(open).collect();
+    let mut silent = Vec::new();
+    while silent.len() < 500 {
+        // More at once than may wait for a reactor could be refused, if the reactor is held up.
+        let open = |_| TcpStream::connect(server.address()).expect("it listens");
+        silent.extend((0..100).map(open));
+        witness.check();
+    }
+    let mut slow = silent.split_off(400);
     let mut request = Vec::new();
     IcReq::default().encode_into(&mut request);
     let (mut grown, mut bytes) = (0, request.iter());

@@ -164,7 +164,11 @@ impl Endpoint {
             };
             match done {
                 Ok(event) => self.shared.push(self.index, event),
-                Err(reason) => self.shared.close(reason, false),
+                Err(reason) => {
+                    // The work has ended without being done, and the connection with it.
+                    self.shared.push(self.index, Event::Done { bytes });
+                    self.shared.close(reason, false);
+                }
             }
         }
         self.shared.signal(0);
@@ -314,6 +318,8 @@ mod tests {
             let bytes = vec![0; length];
             target.post([Work::Write { key: region.key(), address, bytes }]);
             assert!(host.is_closed() && target.is_closed());
+            // It has ended, so that nobody waits for it.
+            assert_eq!(events(&target)[0], format!("Done {{ bytes: {length} }}"));
         }
         let [host, target] = Endpoint::pair().expect("event counters");
         let key = host.register(8).key();

@@ -545,7 +545,13 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
                 let queue = self.uring.submission();
                 let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
                 drop(queue);
-                if idle { Ok(0) } else { self.uring.submit() }
+                let mut submitted = if idle { Ok(0) } else { self.uring.submit() };
+                // More entries than the queue holds.
+                while matches!(submitted, Ok(count) if count > 0) && !self.backlog.is_empty() {
+                    self.push_backlog();
+                    submitted = self.uring.submit();
+                }
+                submitted
             }
         };
         match outcome.map_err(|error| (error.raw_os_error(), error)) {

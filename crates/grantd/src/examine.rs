@@ -326,7 +326,7 @@ mod tests {
 
     /// An examiner of files on a namespace whose image is `image`.
     fn examiner(image: &Path) -> Examiner {
-        std::fs::write(image, "").expect("written");
+        std::fs::write(image, [0; 4096]).expect("written");
         Examiner {
             device: NamespaceDevice::new(image).expect("an image"),
             info: NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] },
@@ -408,7 +408,7 @@ mod tests {
         let before = refusal();
         assert!(!before.why.contains("check that the right device is named"), "{before}");
         std::fs::rename(&image, folder.path().join("moved")).expect("renamed");
-        std::fs::write(&image, "").expect("written");
+        std::fs::write(&image, [0; 4096]).expect("written");
         let after = refusal();
         assert!(after.why.contains("check that the right device is named"), "{after}");
         assert_eq!(after.cause, Cause::OtherPlace);

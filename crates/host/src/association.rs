@@ -275,7 +275,7 @@ impl Association {
             cntlid: self.identify.cntlid,
             peer: self.peer,
         };
-        match plan.connect_heard(qid, &|queue| on_open(qid, queue)) {
+        match plan.connect(qid, &|queue| on_open(qid, queue)) {
             Ok(queue) => Ok((queue, qid, plan)),
             Err(error) => {
                 // Leave before another queue can take the identifier.

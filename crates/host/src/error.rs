@@ -15,6 +15,8 @@ use thiserror::Error;
 /// Byte of Connect that Connect Invalid Parameters names if the keep-alive timeout is wrong (NVMe
 /// Base 2.0 §6.3, KATO).
 const CONNECT_KATO_BYTE: u32 = 48;
+/// The byte that it names if the queue id is in use, or too large.
+const CONNECT_QID_BYTE: u32 = 42;
 /// The byte that it names if no controller has the given identifier: a byte of the data.
 const CONNECT_CNTLID_BYTE: u32 = 1 << 16 | 16;
 /// The byte that it names if the host's NQN is wrong: a byte of the data (NVMe over Fabrics, Connect response).
@@ -351,6 +353,11 @@ impl CommandError {
         let is_of_connect = self.status.same_code(Status::CONNECT_INVALID_PARAMETERS);
         self.status.same_code(Status::INVALID_KEEP_ALIVE_TIMEOUT)
             || (is_of_connect && self.dw0 == CONNECT_KATO_BYTE)
+    }
+
+    /// Whether the target refused Connect because of the queue id: it is in use, or too large.
+    pub(crate) const fn is_of_queue_id(&self) -> bool {
+        self.status.same_code(Status::CONNECT_INVALID_PARAMETERS) && self.dw0 == CONNECT_QID_BYTE
     }
 
     /// Whether the target refused an I/O queue because the association's controller no longer exists or is not enabled.

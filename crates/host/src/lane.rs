@@ -122,7 +122,7 @@ impl Lane {
             self.queue.close(LostReason::HungUp);
         }
         let qid = spare.unwrap_or(self.qid);
-        match plan.connect(qid) {
+        match plan.connect_again(qid) {
             Ok(queue) => {
                 log::debug!(
                     "queue {qid} replaces queue {}, whose TLS key has reached its usage limit",

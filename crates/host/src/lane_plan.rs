@@ -4,6 +4,13 @@ use crate::queue::{OnOpen, Queue, QueueConnect};
 use crate::{Error, InitiatorConfig, Options, TargetUrl};
 use bpfof_nvme::fabrics::CATTR_DISABLE_SQ_FLOW_CONTROL;
 use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a target may say that a queue id is in use after its connection was closed.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Pause before the queue is connected again.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How lanes of an association are connected.
 #[derive(Debug)]
@@ -17,12 +24,23 @@ pub(crate) struct LanePlan {
 }
 
 impl LanePlan {
-    pub(crate) fn connect(&self, qid: u16) -> Result<Queue, Error> {
-        self.connect_heard(qid, &|_| Ok(()))
+    /// Connects a queue whose last connection may have been closed just now: a target may notice that late.
+    pub(crate) fn connect_again(&self, qid: u16) -> Result<Queue, Error> {
+        let begun = Instant::now();
+        loop {
+            match self.connect(qid, &|_| Ok(())) {
+                Err(Error::Command { source, .. })
+                    if source.is_of_queue_id() && begun.elapsed() < PATIENCE =>
+                {
+                    thread::sleep(PAUSE);
+                }
+                done => return done,
+            }
+        }
     }
 
-    /// The same; calls `on_open` with the connection before anything is sent on it.
-    pub(crate) fn connect_heard(&self, qid: u16, on_open: &OnOpen<'_>) -> Result<Queue, Error> {
+    /// Connects a queue; calls `on_open` with the connection before anything is sent on it.
+    pub(crate) fn connect(&self, qid: u16, on_open: &OnOpen<'_>) -> Result<Queue, Error> {
         let connected = Queue::connect(QueueConnect {
             url: &self.url,
             options: &self.options,
@@ -65,7 +83,7 @@ mod tests {
             let opened = association.open_queue(&namespaces, limits, &|_, _| Ok(()));
             let (_, qid, plan) = opened.expect("it is connected");
             association.ids.give_back(qid);
-            plan.connect(qid).expect("it is connected again");
+            plan.connect_again(qid).expect("it is connected again");
         }
         let source = io::Error::other("no answer");
         assert!(Error::Resolve { host: "x".to_owned(), source }.is_refused_queue());

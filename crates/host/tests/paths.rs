@@ -605,11 +605,11 @@ fn a_path_that_waits_for_another_is_kept_alive() {
     let (url, targets) = start();
     targets.iter().for_each(|target| set(&target.has_timer, true));
     set(&targets[0].full, true);
-    let options = Options { path_timeout: Duration::from_secs(16), ..Options::default() };
+    let options = Options { path_timeout: Duration::from_secs(32), ..Options::default() };
     let mut controller = Controller::connect(&url, options).unwrap();
     // A target is given up after half of the timeout; Keep Alives are sent every quarter.
-    targets[1].slow_ms.store(6300, Ordering::SeqCst);
-    let (begun, ends_after) = (Instant::now(), Duration::from_millis(6300));
+    targets[1].slow_ms.store(13_000, Ordering::SeqCst);
+    let (begun, ends_after) = (Instant::now(), Duration::from_secs(13));
     std::thread::scope(|scope| {
         let unloading = scope.spawn(|| controller.unload_function(FunctionId(42)));
         set(&targets[0].full, false);

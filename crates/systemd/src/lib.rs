@@ -108,12 +108,19 @@ impl Manager {
     /// # Errors
     /// The manager has not processed it within a second.
     pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.begin_to_store(name, descriptor)?.wait()
+    }
+
+    /// The same, but returns at once when the manager has accepted it and not yet processed it.
+    ///
+    /// # Errors
+    /// The manager does not listen, or accepts nothing for a second.
+    pub fn begin_to_store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<Barrier> {
         let end = Instant::now() + PATIENCE;
         self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), Some(descriptor), end)?;
-        let (read, write) = io::pipe()?;
+        let (processed, write) = io::pipe()?;
         self.send("BARRIER=1", Some(write.as_fd()), end)?;
-        drop(write);
-        wait(&read, PollFlags::HUP, end)
+        Ok(Barrier { processed: processed.into(), end })
     }
 
     /// Removes the descriptors under a name from the manager's store, which closes them.
@@ -123,6 +130,25 @@ impl Manager {
     pub fn remove(&self, name: &str, patience: Duration) -> io::Result<()> {
         let text = format!("FDSTOREREMOVE=1\nFDNAME={name}");
         self.send(&text, None, Instant::now() + patience)
+    }
+}
+
+/// What the manager has accepted; see [`Manager::begin_to_store`].
+#[derive(Debug)]
+#[must_use]
+pub struct Barrier {
+    /// Hung up when the manager has processed it.
+    processed: OwnedFd,
+    end: Instant,
+}
+
+impl Barrier {
+    /// Waits until the manager has processed it.
+    ///
+    /// # Errors
+    /// Not within a second after it was sent.
+    pub fn wait(self) -> io::Result<()> {
+        wait(&self.processed, PollFlags::HUP, self.end)
     }
 }
 

@@ -50,7 +50,7 @@ impl Reading {
         let path = disk.mount().join("table");
         let root = write(&path, 1);
         let file = [maps.open(&path).expect("opens")];
-        assert!(maps.wait_mapped(&file[0], Duration::from_secs(10)), "{:?}", file[0].refusal());
+        assert!(maps.wait_mapped(&file[0], Duration::from_secs(30)), "{:?}", file[0].refusal());
         Reading { maps: Arc::new(maps), path, reader, function, file, root, generation: 1 }
     }
 
@@ -95,7 +95,7 @@ impl Reading {
         fs::remove_file(&self.path).expect("removed");
         self.root = write(&self.path, self.generation);
         self.file = [self.maps.open(&self.path).expect("opens")];
-        assert!(self.maps.wait_mapped(&self.file[0], Duration::from_secs(10)));
+        assert!(self.maps.wait_mapped(&self.file[0], Duration::from_secs(30)));
     }
 }
 

@@ -467,7 +467,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
             std::thread::sleep(Duration::from_millis(10));
         }
         let waited = write(1);
-        assert!(waited < Duration::from_secs(5), "a writer has waited for {waited:?}");
+        assert!(waited < Duration::from_secs(8), "a writer has waited for {waited:?}");
         adding.join().expect("no panic").expect("answered")
     });
     let granted = |page: &bpfof_host::grant::PageReader| {
@@ -477,7 +477,7 @@ fn writers_do_not_wait_for_all_that_a_slow_target_is_asked() {
     drop(client);
     for id in [16, 9, 4, 2] {
         let waited = write(id);
-        assert!(waited < Duration::from_secs(5), "a writer has waited for {waited:?}");
+        assert!(waited < Duration::from_secs(8), "a writer has waited for {waited:?}");
     }
 
     // The target is so slow that the next command could take too long: the daemon gives the association up instead.

@@ -3,7 +3,7 @@
 
 use super::names::{Name, Names};
 use crate::EXPIRED;
-use bpfof_systemd::{Manager, inherited, stored_max};
+use bpfof_systemd::{Barrier, Manager, inherited, stored_max};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,9 @@ pub(super) struct Store {
     /// Whether the manager has reported how many descriptors it keeps.
     is_promised: bool,
     names: Arc<Mutex<Names>>,
+    /// Held while messages are sent. The manager does not store a descriptor that it already has under another name:
+    /// so it must be told of all removals before it is told of the next descriptor, which may be the same.
+    telling: Arc<Mutex<()>>,
     /// The thread that drops the leases of a predecessor.
     inherited: Option<JoinHandle<()>>,
 }
@@ -28,8 +31,12 @@ fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn telling(lock: &Mutex<()>) -> MutexGuard<'_, ()> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Has the manager remove the descriptors that are not needed any more, until it does not accept one for as long as
-/// `patience`.
+/// `patience`. The caller tells alone.
 fn remove_waiting(manager: &Manager, names: &Mutex<Names>, patience: Duration) -> io::Result<()> {
     loop {
         let Some(name) = locked(names).waiting.pop() else { return Ok(()) };
@@ -50,7 +57,8 @@ impl Store {
         let stored = leases.iter().map(|(name, _)| name.as_str());
         let names = Arc::new(Mutex::new(Names::new(promised.unwrap_or(usize::MAX), stored)));
         let is_promised = promised.is_some();
-        let mut store = Self { manager, is_promised, names, inherited: None };
+        let telling = Arc::default();
+        let mut store = Self { manager, is_promised, names, telling, inherited: None };
         store.inherited = store.drop_inherited(leases)?;
         Ok(Some(store))
     }
@@ -72,7 +80,11 @@ impl Store {
     /// Keeps a duplicate; `None` if there is no room.
     pub(super) fn keep(&self, descriptor: BorrowedFd<'_>) -> io::Result<Option<Name>> {
         let Some(name) = locked(&self.names).take() else { return Ok(None) };
-        let kept = self.manager.store(&name.text(), descriptor);
+        let alone = telling(&self.telling);
+        let begun = remove_waiting(&self.manager, &self.names, PATIENCE)
+            .and_then(|()| self.manager.begin_to_store(&name.text(), descriptor));
+        drop(alone);
+        let kept = begun.and_then(Barrier::wait);
         if kept.is_err() {
             // The manager may have it nevertheless, or accept it later.
             self.drop_name(name);
@@ -87,6 +99,8 @@ impl Store {
         let is_first = names.waiting.is_empty();
         names.waiting.push(name.text());
         drop(names);
+        // Another thread that tells removes this one as well, or a later call does.
+        let Ok(_alone) = self.telling.try_lock() else { return };
         if let Err(error) = remove_waiting(&self.manager, &self.names, Duration::ZERO)
             && is_first
         {
@@ -97,6 +111,7 @@ impl Store {
     /// Drops duplicates that the manager did not accept to drop earlier, as many as it accepts now.
     pub(super) fn tend(&self) {
         // The next call tries again.
+        let Ok(_alone) = self.telling.try_lock() else { return };
         let _ = remove_waiting(&self.manager, &self.names, Duration::ZERO);
     }
 
@@ -110,10 +125,12 @@ impl Store {
             leases.len()
         );
         let (manager, names) = (self.manager.try_clone()?, Arc::clone(&self.names));
+        let lock = Arc::clone(&self.telling);
         let later = move || {
             std::thread::sleep(EXPIRED);
             let left: Vec<String> = leases.into_iter().map(|(name, _)| name).collect();
             locked(&names).waiting.extend(left);
+            let _alone = telling(&lock);
             match remove_waiting(&manager, &names, PATIENCE) {
                 Ok(()) => log::info!("the leases of the predecessor are dropped"),
                 Err(error) => log::warn!(
@@ -135,6 +152,7 @@ impl Drop for Store {
             // It does not panic.
             let _ = thread.join();
         }
+        let _alone = telling(&self.telling);
         // The next process of the unit removes what is left.
         let _ = remove_waiting(&self.manager, &self.names, PATIENCE);
     }
@@ -144,6 +162,7 @@ impl Drop for Store {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
     use std::time::Instant;
 
@@ -156,7 +175,8 @@ mod tests {
         let manager = Manager::connect(path.as_os_str()).expect("it listens");
         while manager.notify("STATUS=busy").is_ok() {}
         let names = Arc::new(Mutex::new(Names::new(5, std::iter::empty())));
-        let store = Store { manager, is_promised: true, names, inherited: None };
+        let telling = Arc::default();
+        let store = Store { manager, is_promised: true, names, telling, inherited: None };
         let take = || std::iter::from_fn(|| locked(&store.names).take()).collect::<Vec<Name>>();
         let taken = take();
         assert_eq!(taken.len(), 5);
@@ -176,5 +196,35 @@ mod tests {
         let removal = |name: &Name| format!("FDSTOREREMOVE=1\nFDNAME={}", name.text());
         assert_eq!(told, taken.iter().map(removal).collect::<BTreeSet<String>>());
         assert_eq!(take().len(), 5);
+    }
+
+    /// A descriptor that is stored again, under another name, must not be lost with its old name.
+    #[test]
+    fn removals_are_told_before_the_next_descriptor() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("notify");
+        let listener = UnixDatagram::bind(&path).expect("a socket");
+        let manager = Manager::connect(path.as_os_str()).expect("it listens");
+        let names = Arc::new(Mutex::new(Names::new(5, std::iter::empty())));
+        let telling = Arc::default();
+        let store = Store { manager, is_promised: true, names, telling, inherited: None };
+        let old = locked(&store.names).take().expect("a name");
+        locked(&store.names).waiting.push(old.text());
+        std::thread::scope(|scope| {
+            let told = scope.spawn(|| {
+                // Descriptors that are not asked for are closed, and so the barrier is passed.
+                let told = || {
+                    let mut bytes = [0; 64];
+                    let length = listener.recv(&mut bytes).expect("a message");
+                    String::from_utf8_lossy(&bytes[..length]).into_owned()
+                };
+                [told(), told(), told()]
+            });
+            let new = store.keep(listener.as_fd()).expect("kept").expect("a name");
+            let told = told.join().expect("no panic");
+            assert_eq!(told[0], format!("FDSTOREREMOVE=1\nFDNAME={}", old.text()));
+            assert_eq!(told[1], format!("FDSTORE=1\nFDPOLL=0\nFDNAME={}", new.text()));
+            assert_eq!(told[2], "BARRIER=1");
+        });
     }
 }

@@ -189,6 +189,9 @@ impl Batch {
         let Some(remote) = &shared.remote else { return Exchanged::Done };
         let (mut next, mut lost) = (0, None);
         loop {
+            if next == pieces.len() && lane.requests_in_flight() == 0 {
+                break;
+            }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 pins.clear();

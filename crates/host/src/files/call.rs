@@ -203,6 +203,10 @@ impl KeptChain {
         &self.call.files
     }
 
+    pub(crate) fn has_whole_namespace(&self) -> bool {
+        self.files().iter().any(PushdownFile::is_whole_namespace)
+    }
+
     pub(crate) fn function(&self) -> &StorageFunction {
         self.call.function()
     }

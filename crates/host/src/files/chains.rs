@@ -433,7 +433,12 @@ impl Chains {
                     let cause = cause.filter(|cause| !matches!(cause, ReadError::Command(_)));
                     ReadError::Remembers { function, cause: cause.map(Box::new) }
                 }
-                State::FallsBack(Some(cause)) if !policy.fall_back => cause,
+                // A whole namespace is no file that plain reads could read.
+                State::FallsBack(Some(cause))
+                    if !policy.fall_back || chain.kept.has_whole_namespace() =>
+                {
+                    cause
+                }
                 _ => return true,
             };
             if let Some(tag) = self.remove(*number) {

@@ -23,6 +23,8 @@ const SECTOR_BYTES: u64 = 512;
 pub struct NamespaceDevice {
     path: PathBuf,
     identity: Identity,
+    /// What sysfs told about the disk when this was created.
+    labels: Labels,
     sysfs: PathBuf,
     /// Directory with the nodes of loop devices. Their ioctl tells more than sysfs.
     nodes: PathBuf,
@@ -34,6 +36,25 @@ enum Identity {
     Block(u64),
     /// Device number of the file system, and inode.
     Image(u64, u64),
+}
+
+/// What sysfs tells about an NVMe disk: all of it is unknown of other devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Labels {
+    subsystem: Option<String>,
+    nsid: Option<String>,
+    nguid: Option<String>,
+}
+
+impl Labels {
+    fn read(sysfs: &Path, identity: Identity) -> Self {
+        let folder = match identity {
+            Identity::Block(number) => Some(sysfs.join(name(number))),
+            Identity::Image(..) => None,
+        };
+        let text = |file: &str| text(&folder.as_ref()?.join(file));
+        Self { subsystem: text("device/subsysnqn"), nsid: text("nsid"), nguid: text("nguid") }
+    }
 }
 
 fn identify(path: &Path) -> Result<Identity, MapRefusal> {
@@ -55,20 +76,26 @@ impl NamespaceDevice {
         let path = path.into();
         let identity = identify(&path)?;
         let (sysfs, nodes) = (PathBuf::from("/sys/dev/block"), PathBuf::from("/dev"));
-        Ok(Self { path, identity, sysfs, nodes })
+        let labels = Labels::read(&sysfs, identity);
+        Ok(Self { path, identity, labels, sysfs, nodes })
     }
 
-    /// Refuses the kernel's disk of another namespace than this one, as far as sysfs tells. With `nqn`, only disks of
-    /// that subsystem are compared, because a disk of another subsystem may be the one that a target on this machine
-    /// serves.
+    /// Refuses the kernel's disk of another namespace than this one, as far as sysfs tells, and a partition of the
+    /// subsystem's disks. With `nqn`, only disks of that subsystem are compared, because a disk of another subsystem, or
+    /// a partition of it, may be what a target on this machine serves.
     pub(crate) fn compare(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), String> {
         let Identity::Block(number) = self.identity else { return Ok(()) };
+        let path = self.path.display();
         let folder = self.sysfs.join(name(number));
-        let is_meant = |nqn| text(&folder.join("device/subsysnqn")).is_some_and(|of| of == nqn);
-        if !nqn.is_none_or(is_meant) {
+        let is_of = |file, nqn| text(&folder.join(file)).is_some_and(|of| of == nqn);
+        if folder.join("partition").exists()
+            && nqn.is_some_and(|nqn| is_of("../device/subsysnqn", nqn))
+        {
+            return Err(format!("{path} is a partition of the namespace; name the whole disk"));
+        }
+        if !nqn.is_none_or(|nqn| is_of("device/subsysnqn", nqn)) {
             return Ok(());
         }
-        let path = self.path.display();
         let nsid = text(&folder.join("nsid")).and_then(|text| text.parse::<u32>().ok());
         if let Some(nsid) = nsid.filter(|nsid| *nsid != info.nsid) {
             let wanted = info.nsid;
@@ -120,8 +147,8 @@ impl NamespaceDevice {
     }
 
     /// Checks that this is still the namespace `info` of the subsystem `nqn`: fails if the path leads to another device
-    /// or file than when this was created, or if the disk is another namespace by now. For callers that keep this for
-    /// long.
+    /// or file than when this was created, if the disk is another namespace by now, or if it is too short to be this
+    /// one. For callers that keep this for long.
     ///
     /// # Errors
     /// [`MapRefusal::OtherNamespace`].
@@ -131,6 +158,18 @@ impl NamespaceDevice {
             identify(&self.path).map_err(|why| MapRefusal::OtherNamespace(why.to_string()))?;
         if found != self.identity {
             let why = format!("{path} now leads to another device or file than when it was opened");
+            return Err(MapRefusal::OtherNamespace(why));
+        }
+        // The kernel gives the number of a disk that is gone to another.
+        if Labels::read(&self.sysfs, found) != self.labels {
+            let why = format!("{path} is another disk now than when it was opened");
+            return Err(MapRefusal::OtherNamespace(why));
+        }
+        // It may be longer: the namespace may have grown since it was identified.
+        let wanted = info.size_bytes();
+        let is_short = |bytes: &u64| bytes.saturating_add(info.block_bytes.into()) <= wanted;
+        if let Some(bytes) = self.length_bytes().filter(is_short) {
+            let why = format!("{path} has {bytes} bytes, but the namespace has {wanted}");
             return Err(MapRefusal::OtherNamespace(why));
         }
         self.admit(info, Some(nqn))
@@ -410,6 +449,29 @@ mod tests {
         assert!(why.contains("is namespace 1 of the subsystem, not 2"), "{why}");
         disk.compare(&other, Some("nqn.y")).expect("a target here may serve the disk");
         assert!(disk.compare(&other, None).is_err());
+        fs::create_dir_all(files.join("part")).expect("made");
+        std::os::unix::fs::symlink("259:1/part", folder.path().join("259:2")).expect("linked");
+        write("part/partition", "1\n");
+        disk.identity = Identity::Block(makedev(259, 2));
+        let why = of(&disk, info).expect_err("a partition");
+        assert!(why.contains("name the whole disk"), "{why}");
+        disk.compare(&info, Some("nqn.y")).expect("a target here may serve the partition");
+    }
+
+    #[test]
+    fn a_namespace_that_has_become_another_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        fs::write(&image, [0; 4096]).expect("written");
+        let mut disk = machine(folder.path(), &image);
+        let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] };
+        disk.check(&info, "nqn.x").expect("it is as long");
+        disk.check(&NamespaceInfo { blocks: 7, ..info }, "nqn.x").expect("it may have grown");
+        let why = disk.check(&NamespaceInfo { blocks: 9, ..info }, "nqn.x").expect_err("too short");
+        assert!(why.to_string().contains("has 4096 bytes, but"), "{why}");
+        disk.labels.subsystem = Some("nqn.x".to_owned());
+        let why = disk.check(&info, "nqn.x").expect_err("it was a disk of the subsystem");
+        assert!(why.to_string().contains("another disk now"), "{why}");
     }
 
     #[test]
@@ -450,7 +512,7 @@ mod tests {
     fn a_path_that_leads_to_another_device_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
-        fs::write(&image, "").expect("written");
+        fs::write(&image, [0; 4096]).expect("written");
         let disk = machine(folder.path(), &image);
         let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] };
         disk.check(&info, "nqn.x").expect("it is the same");
@@ -458,7 +520,7 @@ mod tests {
         fs::rename(&image, &kept).expect("renamed");
         let why = disk.check(&info, "nqn.x").expect_err("it is gone").to_string();
         assert!(why.contains("cannot examine the namespace"), "{why}");
-        fs::write(&image, "").expect("written");
+        fs::write(&image, [0; 4096]).expect("written");
         let why = disk.check(&info, "nqn.x").expect_err("another file").to_string();
         assert!(why.contains("now leads to another device or file"), "{why}");
         fs::rename(&kept, &image).expect("renamed");

@@ -248,8 +248,9 @@ impl FileMaps {
             let is_refusal = |why: &MapRefusal| !matches!(why, MapRefusal::JustChanged);
             let is_refused = looks > first && file.refusal().is_some_and(|why| is_refusal(&why));
             let left = end.saturating_duration_since(Instant::now());
-            let is_valid = file.has_valid_map();
-            if is_valid || is_refused || !self.shared.is_kept() {
+            let is_kept = self.shared.is_kept();
+            let is_valid = is_kept && file.has_valid_map();
+            if is_valid || is_refused || !is_kept {
                 return is_valid;
             }
             if left.is_zero() || !goes_on() {

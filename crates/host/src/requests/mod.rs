@@ -129,6 +129,16 @@ impl Requests {
         &self.config
     }
 
+    /// The request that has just [taken](Self::take) a slot waits on this side, and is not sent with the others.
+    pub(crate) fn hold_back(&mut self) {
+        self.unsent.pop();
+    }
+
+    /// The request of this slot was held back, and is sent with the others now.
+    pub(crate) fn let_go(&mut self, index: u16) {
+        self.unsent.push(index);
+    }
+
     /// Notes that all commands were sent at `now_us`, where their timeouts start.
     #[inline]
     pub(crate) fn sent(&mut self, now_us: u64) {

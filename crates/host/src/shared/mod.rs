@@ -356,6 +356,8 @@ impl SharedLane {
     /// until any has ended.
     fn drive<'a>(&'a self, mut state: Guard<'a>, tags: &[u32], end: Option<Instant>) -> Guard<'a> {
         state.driven = true;
+        // Another thread may receive the caller's answer as soon as the lock is given back.
+        let mut epoch = self.epoch.load(Ordering::Relaxed);
         loop {
             // The thread that holds the requests may not get the processor in time.
             let now_us = self.now_us();
@@ -367,7 +369,7 @@ impl SharedLane {
             let until_end = end.map(|end| end.saturating_duration_since(Instant::now()));
             let at_most = left.min(state.lane.until_check()).min(until_end.unwrap_or(left));
             let came;
-            (state, came) = self.wait(state, at_most);
+            (state, came) = self.wait(state, epoch, at_most);
             let (ended, mut to_wake) = match came {
                 Came::Elsewhere => (0, 0),
                 Came::Here | Came::Nothing => self.receive(&mut state),
@@ -386,6 +388,7 @@ impl SharedLane {
             if ended > 0 || over {
                 self.epoch.fetch_add(1, Ordering::Relaxed);
             }
+            epoch = self.epoch.load(Ordering::Relaxed);
             let crowd = state.crowd;
             drop(state);
             self.wake(to_wake);
@@ -411,12 +414,16 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Waits until the socket is ready, another thread has received, or one has called the driver: spins and yields if
-    /// that has paid off, then sleeps.
-    fn wait<'a>(&'a self, mut state: Guard<'a>, at_most: Duration) -> (Guard<'a>, Came) {
+    /// Waits until the socket is ready, another thread has received since `epoch`, or one has called the driver: spins
+    /// and yields if that has paid off, then sleeps.
+    fn wait<'a>(
+        &'a self,
+        mut state: Guard<'a>,
+        epoch: u32,
+        at_most: Duration,
+    ) -> (Guard<'a>, Came) {
         let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
         let (has_socket, spin_pays) = (state.lane.has_socket(), state.spin_pays);
-        let epoch = self.epoch.load(Ordering::Relaxed);
         let has_ended = || self.epoch.load(Ordering::Relaxed) != epoch;
         state.driver_sends = or_send;
         self.wake.clear(false);

@@ -248,12 +248,14 @@ impl Drop for LaneShare {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Came;
     use super::*;
     use crate::handed_lane::example_state;
     use crate::{Caravan, FileVersion, Lane, Options, PushdownCall};
     use socket2::SockRef;
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::Ordering;
     use std::thread;
 
     /// A chain whose request is almost as long as a capsule may be.
@@ -323,5 +325,15 @@ mod tests {
                 assert!(took < Duration::from_secs(3), "{took:?}, poll: {poll}");
             });
         }
+    }
+
+    /// Another thread has received the driver's answer while the driver woke others, without the lock.
+    #[test]
+    fn the_driver_does_not_sleep_on_what_has_come() {
+        let options = Options { spin_us: 0, ..Options::default() };
+        let (lane, _peer) = narrow_lane(&options);
+        let before = lane.epoch.fetch_add(1, Ordering::Relaxed);
+        let long = Duration::from_secs(3600);
+        assert_eq!(lane.wait(lane.lock(), before, long).1, Came::Elsewhere);
     }
 }

@@ -155,6 +155,7 @@ impl FabricPort {
             self.move_in(command, by_key, room);
         } else {
             self.set_room(index, Room::Awaited);
+            self.requests.hold_back();
             self.waiting.push_back(Waiting { command, by_key: by_key.to_vec() });
         }
         Ok(())
@@ -167,6 +168,7 @@ impl FabricPort {
             && let Some(room) = self.rooms.take(waiting.command.room_bytes)
             && let Some(Waiting { command, by_key }) = self.waiting.pop_front()
         {
+            self.requests.let_go(command.index);
             self.move_in(command, &by_key, room);
         }
         self.waiting.len() < before
@@ -619,6 +621,29 @@ mod tests {
         host.port.send(0);
         target.end.post([Work::Send(host.guess(0))]);
         assert_eq!(protocol_error(&mut host.port), NOT_SENT);
+    }
+
+    /// The time that a command waits for memory of this side is not the target's.
+    #[test]
+    fn the_timeout_of_a_command_starts_when_it_is_sent() {
+        let (mut host, target) = connected(false);
+        // The memory has room for four.
+        (0..5).for_each(|_| host.submit(1, TRANSFER_BYTES / BLOCK_BYTES));
+        host.port.ring();
+        host.port.send(0);
+        let answers = std::iter::from_fn(|| target.end.poll()).filter_map(|event| match event {
+            Event::Message(bytes) => {
+                let sqe = bytes.first_chunk().expect("a command");
+                Some(Work::Send(success(Sqe::from_bytes(sqe).cid)))
+            }
+            _ => None,
+        });
+        target.end.post(answers.collect::<Vec<Work>>());
+        host.port.receive(&mut |_| {}).expect("connected");
+        assert_eq!(host.port.requests().expired(1000, 50), None);
+        host.port.send(1000);
+        assert_eq!(host.port.requests().expired(1050, 50), None);
+        assert!(host.port.requests().expired(1051, 50).is_some());
     }
 
     #[test]
