@@ -204,7 +204,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let takes_over = options.take_over.is_some()
         && is_same_file(options.take_over.as_deref(), config.control.as_deref());
     let given = (metrics_socket, takes_over);
-    let (control, metrics) = serve_operators(&config, &server, &asked, given)?;
+    let claims = Arc::new(Claims::default());
+    let (control, metrics) = serve_operators(&config, &server, (&asked, &claims), given)?;
     let mut old = None;
     if let Some(path) = &options.take_over {
         // Connect only now: the other target disconnects clients that are silent for as long as a start may take.
@@ -231,8 +232,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
             break;
         }
         daemon::tell(manager, Manager::notify_reloading);
-        if signal == SIGHUP {
+        if signal == SIGHUP && claims.are_free() {
             let _ = carry_out(&Change::Reload, options, &server, &mut texts);
+        } else if signal == SIGHUP {
+            log::warn!(
+                "not reloaded: another target is taking over, and has read the file already"
+            );
         }
         let changes = std::mem::take(&mut *lock(&asked));
         for (change, asker) in changes {
@@ -417,7 +422,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn serve_operators(
     config: &TargetConfig,
     server: &Server,
-    asked: &Asked,
+    (asked, claims): (&Asked, &Arc<Claims>),
     (metrics_socket, takes_over): (Option<TcpListener>, bool),
 ) -> Result<(Option<Bound>, Option<SocketAddr>), Box<dyn std::error::Error>> {
     let report: Reporter = Arc::new(server.report());
@@ -463,7 +468,7 @@ fn serve_operators(
         paths: server.paths(),
         hand_over: Box::new(hand_over),
         take_back: Box::new(server.lock_files()),
-        claims: Claims::default(),
+        claims: Arc::clone(claims),
         retire: Box::new(server.stop_accepting()),
         stop: Box::new(|| _ = signal_hook::low_level::raise(SIGTERM)),
     };

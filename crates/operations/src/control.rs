@@ -71,7 +71,7 @@ pub struct Operations {
     /// Undoes the changes that the hand-over made in this process: the process that asked for the sockets is gone.
     pub take_back: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
     /// Whether a process has claimed the sockets.
-    pub claims: Claims,
+    pub claims: Arc<Claims>,
     /// Stops accepting connections: the other process accepts them from then on.
     pub retire: Box<dyn Fn() + Send + Sync>,
     /// Stops the target.
@@ -504,7 +504,7 @@ mod tests {
                 paths: server.paths(),
                 hand_over: Box::new(|| Err("not now".to_owned())),
                 take_back: Box::new(|| Ok(())),
-                claims: Claims::default(),
+                claims: Arc::default(),
                 retire: Box::new(|| ()),
                 stop: Box::new(|| ()),
                 change: Box::new(|_| Ok(None)),

@@ -51,7 +51,8 @@ impl Claims {
     }
 
     /// Whether no process is taking over, nor has.
-    pub(crate) fn are_free(&self) -> bool {
+    #[must_use]
+    pub fn are_free(&self) -> bool {
         self.0.load(Ordering::Acquire) == FREE
     }
 
