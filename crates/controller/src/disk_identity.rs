@@ -18,7 +18,12 @@ const ATTRIBUTES: [(&str, &str); 6] = [
     ("serial", "serial"),
 ];
 
-/// Distinguishes the storage behind a path from all other storage of this machine.
+/// Beginnings of identifiers that are unique in the world. Others, such as the names of volumes, the serial numbers of
+/// virtual disks and the paths of files, are the same on many machines.
+const WORLDWIDE: [&str; 6] = ["dm:", "md:", "wwid:naa.", "wwid:eui.", "wwid:uuid.", "wwid:nvme."];
+
+/// Distinguishes the storage behind a path from all other storage, also that of other machines: two targets with the
+/// same configuration serve two disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DiskIdentity {
     /// The identifier of a disk, or the path of a file.
@@ -42,11 +47,25 @@ impl DiskIdentity {
         });
         // All paths of a file resolve to one.
         let whole = || path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        DiskIdentity {
-            is_kernel_name: device.is_some() && known.is_none(),
-            text: known.unwrap_or_else(|| whole().display().to_string()),
-        }
+        let is_kernel_name = device.is_some() && known.is_none();
+        let text = known.unwrap_or_else(|| whole().display().to_string());
+        DiskIdentity { is_kernel_name, text: of_world(text, &machine()) }
     }
+}
+
+/// The identifier of this machine (machine-id(5)). Empty if it has none, such as in most containers.
+fn machine() -> String {
+    let text = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let text = text.trim();
+    // The first start of a system may come before it is known.
+    if text == "uninitialized" { String::new() } else { text.to_owned() }
+}
+
+/// An identifier that is the same on no other machine.
+fn of_world(text: String, machine: &str) -> String {
+    let is_unique = WORLDWIDE.iter().any(|begin| text.starts_with(begin));
+    // No path contains a NUL byte.
+    if is_unique || machine.is_empty() { text } else { format!("{text}\0{machine}") }
 }
 
 /// The identifier of a block device, from its directory in sysfs. No path of a file has this form.
@@ -131,9 +150,24 @@ mod tests {
         std::fs::write(whole.join("disk"), "").expect("written");
         std::os::unix::fs::symlink(whole.join("disk"), whole.join("link")).expect("linked");
         let text = whole.join("disk").display().to_string();
-        let known = DiskIdentity::from(text);
+        let known = DiskIdentity::from(of_world(text, &machine()));
         for name in ["disk", "link"] {
             assert_eq!(DiskIdentity::of(&whole.join(name)), known);
+        }
+    }
+
+    /// Hosts of two machines with the same configuration would take their disks for one.
+    #[test]
+    fn identifiers_that_other_machines_have_too_are_made_unique() {
+        let of = |text: &str, machine| of_world(text.to_owned(), machine);
+        for text in
+            ["/srv/disk", "dm-name:vg-a", "serial:1", "loop:/srv/disk/0", "wwid:t10.ATA QM1"]
+        {
+            assert_ne!(of(text, "1a"), of(text, "2b"));
+            assert_eq!((of(text, "1a"), of(text, "")), (of(text, "1a"), text.to_owned()));
+        }
+        for text in ["dm:LVM-x", "md:a:b", "wwid:naa.5000c500a1b2c3d4/partition 1", "wwid:eui.00"] {
+            assert_eq!(of(text, "1a"), text);
         }
     }
 }

@@ -61,6 +61,9 @@ const STATUS_RESULTS: i32 = -0x1_0000;
 /// The result of an operation on a drive that the driver has cancelled: a status of 0 is no refusal.
 const CANCELLED: i32 = STATUS_RESULTS;
 
+/// The status code type of errors that concern the path to a drive (NVMe Base 2.0 §3.3.3.2.1.5).
+const PATH: u8 = 3;
+
 /// The result of an operation that a drive answered with this status field.
 pub(crate) fn status_result(field: u16) -> i32 {
     STATUS_RESULTS - i32::from(field)
@@ -69,7 +72,13 @@ pub(crate) fn status_result(field: u16) -> i32 {
 /// The result of an operation on a drive, by that of its commands: 0, an NVMe status, or a negative errno.
 pub(crate) fn drive_result(result: i32) -> i32 {
     match result {
-        1.. => status_result(result as u16),
+        1.. => {
+            let status = Status::from_field(result as u16);
+            // The driver aborts a command that takes long before it resets the drive. The path to a drive on a network
+            // may be lost.
+            let is_cancelled = status.same_code(Status::ABORT_REQUESTED) || status.sct() == PATH;
+            if is_cancelled { CANCELLED } else { status_result(status.field()) }
+        }
         // After a reset or a timeout. The block layer sends such requests again by itself.
         _ if result == -libc::EINTR => CANCELLED,
         _ => result,
@@ -157,7 +166,9 @@ mod tests {
         let of = |result| Failure::of(drive_result(result));
         assert!(matches!(of(0x281), Failure::Drive(Status::UNRECOVERED_READ_ERROR)));
         assert!(matches!(of(1), Failure::Drive(Status::INVALID_OPCODE)));
-        assert!(matches!(of(-libc::EINTR), Failure::Cancelled));
+        for cancelled in [-libc::EINTR, 0x7, 0x4007, 0x370] {
+            assert!(matches!(of(cancelled), Failure::Cancelled), "{cancelled:x}");
+        }
         for errno in [libc::EIO, libc::ENODEV] {
             let Failure::Kernel(error) = of(-errno) else { panic!("it is the kernel's") };
             assert_eq!(error.raw_os_error(), Some(errno));

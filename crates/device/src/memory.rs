@@ -171,14 +171,14 @@ impl MemoryNamespace {
     /// # Panics
     /// If the range leaves the namespace.
     pub fn zero(&self, offset: u64, length: u64) {
-        const PAGE: u64 = 4096;
+        let page = rustix::param::page_size() as u64;
         let end = offset + length;
         self.check(offset, length as usize);
         if self.file.is_some() {
             return self.zero_by_copy(offset, end);
         }
-        let first_page = offset.next_multiple_of(PAGE).min(end);
-        let last_page = (end / PAGE * PAGE).max(first_page);
+        let first_page = offset.next_multiple_of(page).min(end);
+        let last_page = (end / page * page).max(first_page);
         if last_page > first_page {
             let base = self.check(first_page, 0).cast::<c_void>();
             let length = (last_page - first_page) as usize;

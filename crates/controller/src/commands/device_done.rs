@@ -90,8 +90,9 @@ pub(crate) fn file_done(
         cx.executor.buffers.recycle(*expected);
     }
     if let Some((losses, number)) = unheard {
-        // With a status without Do Not Retry the host would try again, and miss the loss.
-        if !reply.status.dnr() {
+        // Another status would say that this command alone has failed, and without Do Not Retry the host would try
+        // again: it would miss the loss.
+        if reply.status != Status::WRITE_FAULT.with_dnr() {
             reply = note_failed(cx, (taken.cid, &taken.state), &Failed::lost()).into();
         }
         // If no host waits for the reply, it does not learn of the loss.
