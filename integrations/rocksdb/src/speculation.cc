@@ -15,8 +15,12 @@ constexpr uint32_t AVERAGED_MAX = 256;
 constexpr uint32_t AVERAGED_MIN = 32;
 /* One of so many reads counts for what keys need. */
 constexpr uint64_t COUNTED_OF = 16;
-/* Reads of a phase of a comparison. */
-constexpr uint32_t READS_OF_A_PHASE = 64;
+/* A phase of a comparison has at least so many keys, */
+constexpr uint64_t KEYS_OF_A_PHASE = 64;
+/* and so many reads: fewer than a phase of single keys, whose times differ more than those of many keys, */
+constexpr uint32_t READS_OF_A_PHASE = 8;
+/* and so many for each read that was in progress when it began. */
+constexpr uint32_t READS_FOR_EACH_BEFORE = 2;
 constexpr uint64_t PHASES = 4;
 /* Comparisons that decide. */
 constexpr uint32_t COMPARISONS = 8;
@@ -62,9 +66,21 @@ bool Speculation::needs_most(const Needs &needs)
 void Speculation::begin()
 {
 	comparisons_++;
-	ended_ = 0;
 	log_times_[0] = log_times_[1] = Sum();
-	phase_.store(comparisons_ * PHASES, std::memory_order_relaxed);
+	begin_phase(comparisons_ * PHASES);
+}
+
+void Speculation::begin_phase(uint64_t phase)
+{
+	ended_ = ended_before_ = 0;
+	ended_keys_ = 0;
+	phase_.store(phase, std::memory_order_relaxed);
+}
+
+bool Speculation::has_phase_ended() const
+{
+	return ended_keys_ >= KEYS_OF_A_PHASE && ended_ >= READS_OF_A_PHASE &&
+	       ended_ >= READS_FOR_EACH_BEFORE * ended_before_;
 }
 
 void Speculation::rest(uint32_t reads)
@@ -97,16 +113,21 @@ void Speculation::add(const Choice &choice, Nanoseconds took, const Needs &needs
 			return begin();
 		rest_--;
 	}
-	if (phase == 0 || choice.phase != phase)
+	if (phase == 0)
 		return;
+	if (choice.phase != phase) {
+		ended_before_++;
+		return;
+	}
 	if (phase % 2 == 1)
 		log_times_[choice.at_once].add(std::log(std::max(2.0, took.count() / static_cast<double>(needs.keys))));
-	if (++ended_ < READS_OF_A_PHASE)
+	ended_++;
+	ended_keys_ += needs.keys;
+	if (!has_phase_ended())
 		return;
 	if (phase % PHASES == PHASES - 1)
 		return compared(log_times_[true].mean() - log_times_[false].mean());
-	ended_ = 0;
-	phase_.store(phase + 1, std::memory_order_relaxed);
+	begin_phase(phase + 1);
 }
 
 void Speculation::compared(double log_ratio)

@@ -108,8 +108,11 @@ class Speculation {
 
 	/* Adds the keys of a read; returns whether enough of their tables are needed to compare both ways. */
 	bool needs_most(const Needs &needs);
-	/* Begins a comparison. */
+	/* Begins a comparison, and a phase of it. */
 	void begin();
+	void begin_phase(uint64_t phase);
+	/* Whether the phase has had enough reads. */
+	bool has_phase_ended() const;
 	/* Ends comparisons until so many reads have counted. */
 	void rest(uint32_t reads);
 	/* A comparison has ended. `log_ratio`: the difference of the logarithms of the times, at once less
@@ -135,9 +138,12 @@ class Speculation {
 	/* Reads to count until the next comparison, if the result is known. */
 	uint32_t rest_ = 0;
 	uint64_t comparisons_ = 0;
-	/* Reads of the phase that have ended, and of the comparison the logarithms of the times of a key in
-	 * ns, one by one ([0]) and at once ([1]). */
+	/* Reads of the phase that have ended, and their keys. */
 	uint32_t ended_ = 0;
+	uint64_t ended_keys_ = 0;
+	/* Timed reads that have ended during the phase, and began before it. */
+	uint32_t ended_before_ = 0;
+	/* Of the comparison the logarithms of the times of a key in ns, one by one ([0]) and at once ([1]). */
 	Sum log_times_[2];
 	/* Whether there was a decision, and how many comparisons in a row have contradicted it. */
 	bool is_known_ = false;
