@@ -336,6 +336,11 @@ impl Lane {
         nap.map_or(until, |nap| nap.min(until))
     }
 
+    /// With several portals: whether requests wait for another connection.
+    pub(crate) fn is_between_paths(&self) -> bool {
+        self.on_paths.as_ref().is_some_and(|on_paths| on_paths.is_between(&self.queue))
+    }
+
     /// Whether there is a connection to wait for. A lane without one waits for another path.
     pub(crate) const fn has_socket(&self) -> bool {
         self.queue.is_connected()

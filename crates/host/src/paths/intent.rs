@@ -442,13 +442,16 @@ impl Intent {
         id: FunctionId,
         is_first: bool,
     ) -> Result<(), Error> {
-        self.functions.remove(&id.0);
-        self.installed.remove(&id.0);
         let mut one = Controller::of(Arc::clone(association));
-        match one.unload_function(id) {
-            Err(Error::Command { source, .. })
-                if !is_first && source.status.same_code(Status::UNKNOWN_FUNCTION) => {}
-            end => end?,
+        let unloaded = one.unload_function(id);
+        let is_unknown = matches!(&unloaded, Err(Error::Command { source, .. })
+            if source.status.same_code(Status::UNKNOWN_FUNCTION));
+        if unloaded.is_ok() || is_unknown {
+            self.functions.remove(&id.0);
+            self.installed.remove(&id.0);
+        }
+        if is_first || !is_unknown {
+            unloaded?;
         }
         // Maps end with the last function that has them: drop the entries of maps that are gone.
         if !self.entries.is_empty() {

@@ -23,6 +23,12 @@ const REFUSED_MAX: Duration = Duration::from_secs(5);
 /// Pause before a lane on a second-best path asks the best path again, which had refused it a queue.
 const SECOND_BEST: Duration = Duration::from_secs(5);
 
+/// How long requests wait for a queue with slow requests to become empty, because another path is better: afterwards the
+/// lane keeps its path for a while.
+const DRAIN: Duration = Duration::from_millis(50);
+/// The same if the path cannot be used any more: afterwards the slow requests are sent again, too, if that is safe.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+
 /// Stands for no I/O queue: the identifier of the admin queue.
 const NO_QUEUE: u16 = 0;
 
@@ -44,6 +50,8 @@ pub(crate) struct OnPaths {
     seen: u64,
     /// Whether the queue should be replaced, and gets no new requests.
     leaves: bool,
+    /// Since when it gets none, and is not empty.
+    draining: Option<Instant>,
     /// The earliest time to connect another queue.
     next_try: Option<Instant>,
     /// When to ask a better path again, which has refused a queue.
@@ -76,6 +84,11 @@ impl OnPaths {
 
     pub(crate) const fn qid(&self) -> u16 {
         self.qid
+    }
+
+    /// Whether the queue is to be replaced first, before requests can be sent.
+    pub(crate) const fn is_between(&self, queue: &Queue) -> bool {
+        !self.uses(queue)
     }
 
     /// How often the queue has been replaced.
@@ -162,6 +175,7 @@ impl OnPaths {
                         ledger: Ledger::default(),
                         seen,
                         leaves: false,
+                        draining: None,
                         next_try: None,
                         better: None,
                         is_refused: false,
@@ -223,6 +237,47 @@ impl OnPaths {
         }
     }
 
+    /// A queue that is to be replaced should be empty soon, because requests wait for that. Returns how many have ended.
+    fn drain(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
+        if !self.leaves || !queue.is_connected() || queue.requests().in_flight() == 0 {
+            self.draining = None;
+            return 0;
+        }
+        let now = Instant::now();
+        let waited = now.saturating_duration_since(*self.draining.get_or_insert(now));
+        let is_usable = !queue.is_worn() && self.paths.is_usable(&self.link);
+        if waited >= DRAIN && is_usable {
+            (self.leaves, self.draining) = (false, None);
+            self.better = Some(now + SECOND_BEST);
+        } else if waited >= DRAIN_MAX && self.paths.best().is_some() && self.ledger.may_leave() {
+            self.draining = None;
+            queue.close(LostReason::HungUp);
+            return self.end_queue(queue, on_completion);
+        }
+        0
+    }
+
+    /// Sends the requests of a queue that was closed again.
+    fn end_queue(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
+        let (ledger, patience) = (&mut self.ledger, self.patience);
+        let mut ended = 0;
+        // The queue reports each of its requests as lost.
+        let _ = queue.poll(&mut |Completion { tag, result }| {
+            if let Some((tag, instead)) = ledger.ended(tag as u32, result.as_ref().err(), patience)
+            {
+                ended += 1;
+                on_completion(Completion { tag, result: instead.map_or(result, Err) });
+            }
+        });
+        let now = Instant::now();
+        let within = (now, self.paths.options().command_timeout);
+        self.ledger.settle_lost(Some(now), within, &mut |tag, error| {
+            ended += 1;
+            on_completion(Completion { tag, result: Err(error) });
+        });
+        ended
+    }
+
     /// Replaces a queue that is lost, or empty and not on the best path, by one on the best path that does not refuse
     /// it. A working queue is kept until the better one is connected.
     fn change(&mut self, queue: &mut Queue) {
@@ -273,6 +328,9 @@ impl OnPaths {
                             self.paths.refused_queue(link, &error);
                         }
                         refusals += 1;
+                        if Instant::now() >= end {
+                            break;
+                        }
                     }
                     Err(error) => {
                         self.paths.lost(link, &error);
@@ -388,8 +446,9 @@ impl OnPaths {
     fn prepare(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
         self.news(queue);
         self.leaves |= queue.is_worn();
+        let ended = self.drain(queue, on_completion);
         self.change(queue);
-        self.send_waiting(queue, on_completion)
+        ended + self.send_waiting(queue, on_completion)
     }
 
     /// See [`Lane::poll`](crate::Lane::poll). Blocks only while it connects another queue.

@@ -88,6 +88,12 @@ impl Ledger {
         }
     }
 
+    /// Whether all requests on the queue may be sent again at once if the queue is closed.
+    pub(super) fn may_leave(&self) -> bool {
+        let mut sent = self.slots.iter().filter(|slot| slot.place == Place::Sent);
+        sent.all(|slot| slot.kept.again() == Again::AtOnce)
+    }
+
     /// Queues a request that could not be sent now, to be sent as soon as possible.
     pub(super) fn wait(&mut self, number: u32, now: Instant, why: RequestError) {
         if let Some(slot) = self.slots.get_mut(number as usize)

@@ -143,8 +143,17 @@ impl Several for Owner {
     }
 
     fn install(&self, object: &[u8], installation: Installation) -> Result<u32, Error> {
+        let mut lost = None;
         let id = self.on_each(|intent, association, known| {
-            intent.install(association, known, object, installation)
+            // The target of the lost path may have installed it, and may be this path's, too: it would keep both.
+            if let (None, Some(reason)) = (known, lost) {
+                return Err(Error::Unknown { command: "Function Load", reason });
+            }
+            let installed = intent.install(association, known, object, installation);
+            if let Err(Error::Lost(reason)) = installed {
+                lost = Some(reason);
+            }
+            installed
         });
         id.map(|FunctionId(id)| id)
     }
@@ -157,8 +166,13 @@ impl Several for Owner {
     }
 
     fn unload(&self, function: u32) -> Result<(), Error> {
+        // A target whose answer was lost may have unloaded it.
+        let mut may_be_done = false;
         self.on_each(|intent, association, done: Option<()>| {
-            intent.unload(association, FunctionId(function), done.is_none())
+            may_be_done |= done.is_some();
+            let unloaded = intent.unload(association, FunctionId(function), !may_be_done);
+            may_be_done |= matches!(unloaded, Err(Error::Lost(_)));
+            unloaded
         })
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicUsize,
     /// Never answer I/O commands.
     pub(crate) silent: AtomicBool,
+    /// Commands that were not answered for such a reason.
+    pub(crate) unanswered: AtomicUsize,
     /// Never answer Connect for I/O queues.
     pub(crate) no_lanes: AtomicBool,
     /// End Connect for I/O queues with this status, and this dword 0.
@@ -210,6 +212,7 @@ impl<'s> Connection<'s> {
                     self.shared.silent.load(Ordering::SeqCst)
                 };
                 if is_silent || self.shared.deaf.load(Ordering::SeqCst) {
+                    self.shared.unanswered.fetch_add(1, Ordering::SeqCst);
                     return true;
                 }
                 let to_controller = sqe.opcode & 3 == 1 && sqe.sgl.length_bytes != 0;
