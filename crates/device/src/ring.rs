@@ -113,6 +113,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> std::fmt::Debug for Ring<S,
     }
 }
 
+/// Threads of the kernel for operations that it cannot begin without waiting.
+const WORKERS_MAX: u32 = 1024;
+
 /// User data of the cancel operation's own completion.
 const CANCEL: u64 = u64::MAX;
 
@@ -164,6 +167,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
                 return Err(RingError::Lacks(name));
             }
         }
+        // Threads of the kernel, which are made when they are needed. The default is four for each processor: few disks
+        // that do not answer would take all of them from the others. Older kernels have no such limit.
+        let _ = uring.submitter().register_iowq_max_workers(&mut [WORKERS_MAX, 0]);
         Ok(Ring {
             uring,
             in_flight: Vec::new(),

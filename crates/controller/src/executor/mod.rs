@@ -6,6 +6,7 @@
 
 mod arenas;
 mod buffers;
+mod slow;
 
 use arenas::Asked;
 pub(crate) use arenas::{Arenas, Owner};
@@ -34,6 +35,7 @@ use crate::schedule::{Run, Schedule};
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
 use log::Level;
+use slow::Slow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -102,6 +104,8 @@ pub(crate) struct Executor {
     /// For each place, the operations that are not due yet: the connection, whether the operation continues something,
     /// and the operation. Queues of namespaces without a latency model stay empty.
     delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
+    /// For each place, flushes and zeroes in files.
+    slow: Vec<Slow>,
     /// Whether a memory namespace has a latency model.
     is_modelled: bool,
     /// Whether chains over memory go on at once: there is no latency model, and no trace runs.
@@ -127,6 +131,7 @@ impl Executor {
             grants_wait: false,
             spent: 0,
             delayed: Vec::new(),
+            slow: Vec::new(),
             is_modelled: false,
             is_direct: true,
         };
@@ -138,6 +143,7 @@ impl Executor {
     pub(crate) fn serve(&mut self, served: &[Served]) {
         self.namespaces.serve(served);
         self.delayed.resize_with(self.namespaces.count(), DelayQueue::default);
+        self.slow.resize_with(self.namespaces.count(), Slow::default);
         let mut all = (0..self.namespaces.count()).filter_map(|place| self.namespaces.at(place));
         self.is_modelled =
             all.any(|of| of.backend.memory().is_some_and(|memory| memory.latency().is_some()));
@@ -262,7 +268,19 @@ impl Executor {
             self.schedule.charge(connection, (more * FILE_OPERATION_UNITS) as i64);
             self.outbox.more_operations += more;
         }
-        self.outbox.file_operations.push(operation);
+        let is_slow = is_zero || matches!(operation, FileOperation::Sync { .. });
+        let operation = match backend {
+            Backend::Volume(_) if is_slow => self.slow[operation.namespace()].begin(operation),
+            _ => Some(operation),
+        };
+        self.outbox.file_operations.extend(operation);
+    }
+
+    /// A flush or zeroing of files has ended: another begins.
+    pub(crate) fn slow_ended(&mut self, namespace: usize) {
+        if let Backend::Volume(_) = &self.namespaces.get(namespace).backend {
+            self.outbox.file_operations.extend(self.slow[namespace].ended());
+        }
     }
 
     /// Queues a command that reads `range`: offset and length in bytes.
