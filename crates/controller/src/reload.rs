@@ -119,6 +119,12 @@ impl Plan {
         serve(next);
         registry.replace(&self.namespaces);
         for (namespace, blocks, group) in &self.settled {
+            // With a UUID others may open the files, without one they may not.
+            if !kept.iter().any(|(_, old)| Arc::ptr_eq(old, namespace))
+                && let Err(error) = namespace.lock_files(false)
+            {
+                log::error!("cannot lock {}: {error}; give it a uuid=", namespace.description);
+            }
             let has_changed = namespace.resize(*blocks);
             let named = self.namespaces.iter().find(|(_, named)| Arc::ptr_eq(named, namespace));
             let subsystem = named.and_then(|(nqn, _)| registry.subsystem(nqn));

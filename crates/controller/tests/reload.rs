@@ -71,6 +71,22 @@ fn changed(admin: &mut Peer, event: u16) -> Vec<u32> {
     parse_namespace_list(&admin.call(log, &[]).0).collect()
 }
 
+/// Several targets may serve a file only if all of them give it the same UUID.
+#[test]
+fn the_lock_of_a_file_follows_its_uuid() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let alone = file(&directory.path().join("disk"), MIB, 512);
+    let shared = NamespaceConfig { uuid: Some([7; 16]), ..alone.clone() };
+    let starts = || Server::start(&config(vec![shared.clone()])).is_ok();
+    let base = config(vec![shared.clone()]);
+    let server = Server::start(&base).expect("it starts");
+    assert!(starts());
+    server.reload(&change(&base, &[alone])).expect("it is taken over");
+    assert!(!starts(), "the file is locked as shared");
+    server.reload(&change(&base, &[shared.clone()])).expect("it is taken over");
+    assert!(starts(), "the file is locked");
+}
+
 #[test]
 fn namespaces_are_added_removed_and_moved() {
     let directory = tempfile::tempdir().expect("a directory");
