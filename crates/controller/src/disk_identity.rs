@@ -4,8 +4,10 @@
 //! next start. The identifiers of a namespace are therefore made from the disk's own identifiers, as sysfs shows them.
 
 use rustix::fs::{major, minor};
+use sha2::{Digest, Sha256};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Attributes of a block device in sysfs that identify it, the best first: of the device mapper and software RAID, of
 /// NVMe, of SCSI and SATA, of virtio.
@@ -20,7 +22,8 @@ const ATTRIBUTES: [(&str, &str); 6] = [
 
 /// Beginnings of identifiers that are unique in the world. Others, such as the names of volumes, the serial numbers of
 /// virtual disks and the paths of files, are the same on many machines.
-const WORLDWIDE: [&str; 6] = ["dm:", "md:", "wwid:naa.", "wwid:eui.", "wwid:uuid.", "wwid:nvme."];
+const WORLDWIDE: [&str; 6] =
+    ["dm:LVM-", "dm:CRYPT-LUKS", "md:", "wwid:naa.", "wwid:eui.", "wwid:uuid."];
 
 /// Distinguishes the storage behind a path from all other storage, also that of other machines: two targets with the
 /// same configuration serve two disks.
@@ -30,15 +33,17 @@ pub(crate) struct DiskIdentity {
     pub(crate) text: String,
     /// It is a block device without an identifier, so that only the kernel's name identifies it.
     pub(crate) is_kernel_name: bool,
-}
-
-impl From<String> for DiskIdentity {
-    fn from(text: String) -> Self {
-        Self { text, is_kernel_name: false }
-    }
+    /// Storage of other machines may have the same text.
+    pub(crate) is_of_machine: bool,
 }
 
 impl DiskIdentity {
+    /// That of a disk which is known by a text of its own.
+    pub(crate) fn of_text(text: String) -> DiskIdentity {
+        let is_of_machine = !WORLDWIDE.iter().any(|begin| text.starts_with(begin));
+        DiskIdentity { text, is_kernel_name: false, is_of_machine }
+    }
+
     pub(crate) fn of(path: &Path) -> DiskIdentity {
         let device = std::fs::metadata(path).ok().filter(|of| of.file_type().is_block_device());
         let known = device.as_ref().and_then(|of| {
@@ -49,23 +54,36 @@ impl DiskIdentity {
         let whole = || path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let is_kernel_name = device.is_some() && known.is_none();
         let text = known.unwrap_or_else(|| whole().display().to_string());
-        DiskIdentity { is_kernel_name, text: of_world(text, &machine()) }
+        DiskIdentity { is_kernel_name, ..DiskIdentity::of_text(text) }
+    }
+
+    /// What identifiers are made of: the same on no other machine.
+    pub(crate) fn of_world(&self) -> String {
+        // No path contains a NUL byte.
+        match machine() {
+            Some(machine) if self.is_of_machine => format!("{}\0{machine}", self.text),
+            _ => self.text.clone(),
+        }
     }
 }
 
-/// The identifier of this machine (machine-id(5)). Empty if it has none, such as in most containers.
-fn machine() -> String {
-    let text = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let text = text.trim();
-    // The first start of a system may come before it is known.
-    if text == "uninitialized" { String::new() } else { text.to_owned() }
+/// A hash of this machine's identifier, which itself is confidential (machine-id(5)). None if it has none, as most
+/// containers.
+fn machine() -> Option<&'static str> {
+    static HASH: OnceLock<Option<String>> = OnceLock::new();
+    let hash = || {
+        let text = std::fs::read_to_string("/etc/machine-id").ok()?;
+        let text = text.trim();
+        // The first start of a system may come before it is known.
+        let is_known = !text.is_empty() && text != "uninitialized";
+        is_known.then(|| hash_of(text))
+    };
+    HASH.get_or_init(hash).as_deref()
 }
 
-/// An identifier that is the same on no other machine.
-fn of_world(text: String, machine: &str) -> String {
-    let is_unique = WORLDWIDE.iter().any(|begin| text.starts_with(begin));
-    // No path contains a NUL byte.
-    if is_unique || machine.is_empty() { text } else { format!("{text}\0{machine}") }
+fn hash_of(machine: &str) -> String {
+    let hash = Sha256::digest(format!("bpf-of namespaces of {machine}"));
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The identifier of a block device, from its directory in sysfs. No path of a file has this form.
@@ -150,24 +168,25 @@ mod tests {
         std::fs::write(whole.join("disk"), "").expect("written");
         std::os::unix::fs::symlink(whole.join("disk"), whole.join("link")).expect("linked");
         let text = whole.join("disk").display().to_string();
-        let known = DiskIdentity::from(of_world(text, &machine()));
+        let known = DiskIdentity::of_text(text);
         for name in ["disk", "link"] {
             assert_eq!(DiskIdentity::of(&whole.join(name)), known);
         }
     }
 
-    /// Hosts of two machines with the same configuration would take their disks for one.
+    /// Hosts would take disks of two machines with the same configuration for one.
     #[test]
     fn identifiers_that_other_machines_have_too_are_made_unique() {
-        let of = |text: &str, machine| of_world(text.to_owned(), machine);
-        for text in
-            ["/srv/disk", "dm-name:vg-a", "serial:1", "loop:/srv/disk/0", "wwid:t10.ATA QM1"]
-        {
-            assert_ne!(of(text, "1a"), of(text, "2b"));
-            assert_eq!((of(text, "1a"), of(text, "")), (of(text, "1a"), text.to_owned()));
+        let is_of_machine = |text: &str| DiskIdentity::of_text(text.to_owned()).is_of_machine;
+        for text in ["/srv/disk", "dm-name:vg-a", "dm:mpath-1", "serial:1", "loop:/srv/disk/0"] {
+            assert!(is_of_machine(text), "{text}");
         }
         for text in ["dm:LVM-x", "md:a:b", "wwid:naa.5000c500a1b2c3d4/partition 1", "wwid:eui.00"] {
-            assert_eq!(of(text, "1a"), text);
+            assert!(!is_of_machine(text), "{text}");
         }
+        let file = DiskIdentity::of_text("/srv/disk".to_owned());
+        let known = machine().map_or(file.text.clone(), |hash| format!("/srv/disk\0{hash}"));
+        assert_eq!(file.of_world(), known);
+        assert_ne!(hash_of("1a"), hash_of("2b"));
     }
 }

@@ -120,8 +120,9 @@ pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
 /// An operation on a file or drive, which is handed to the ring at the end of the turn: its entry, and the kernel's
 /// work in the submitting system call. A core does some two million in a second.
 pub(crate) const FILE_OPERATION_UNITS: u64 = units_of_us(1) / 2;
-/// Flushes and zeroings of a namespace of files that run at a time on each reactor; others wait.
-pub(crate) const SLOW_AT_ONCE: usize = 16;
+/// Threads of the kernel that flushes and zeroes of a namespace of files take at a time on each reactor; others wait. A
+/// namespace of more files takes as many as it has files.
+pub(crate) const SLOW_THREADS: usize = 16;
 /// A TLS record, besides its bytes.
 pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;
 /// TLS records that are opened before the commands in them are processed: records may be empty.

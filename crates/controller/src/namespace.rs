@@ -166,11 +166,11 @@ impl Namespace {
         // A drive has blocks of its own.
         let (block_bytes, identity) = match &backend {
             Backend::Drive(drive) => {
-                (drive.block_bytes(), DiskIdentity::from(drive.identity().to_owned()))
+                (drive.block_bytes(), DiskIdentity::of_text(drive.identity().to_owned()))
             }
             _ => (config.lba_bytes, identity(nsid, &config.source, &backend)),
         };
-        let (nguid, uuid) = identifiers(subsystem, &identity.text, config.uuid);
+        let (nguid, uuid) = identifiers(subsystem, &identity, config.uuid);
         Ok(Namespace {
             nsid,
             block_shift: block_bytes.trailing_zeros(),
@@ -194,14 +194,14 @@ impl Namespace {
         if self.is_volatile() {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             self.identity.text = format!("{}/{number}", self.identity.text);
-            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity.text, self.given_uuid);
+            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity, self.given_uuid);
         }
         self
     }
 
     /// The same storage under another id, in another subsystem or with another UUID.
     pub(crate) fn moved(&self, nsid: u32, subsystem: &str, config: &NamespaceConfig) -> Namespace {
-        let (nguid, uuid) = identifiers(subsystem, &self.identity.text, config.uuid);
+        let (nguid, uuid) = identifiers(subsystem, &self.identity, config.uuid);
         Namespace {
             nsid,
             block_shift: self.block_shift,
@@ -429,7 +429,9 @@ fn volume(volume: Volume, what: &str) -> (Backend, String) {
 /// The identity of storage that has just been opened, which distinguishes it from all other storage.
 fn identity(nsid: u32, source: &NamespaceSource, backend: &Backend) -> DiskIdentity {
     match source {
-        NamespaceSource::Memory { .. } => DiskIdentity::from(format!("{nsid}/{}", this_process())),
+        NamespaceSource::Memory { .. } => {
+            DiskIdentity::of_text(format!("{nsid}/{}", this_process()))
+        }
         NamespaceSource::MemoryFile { path, .. }
         | NamespaceSource::File { path, .. }
         | NamespaceSource::Drive { path } => DiskIdentity::of(path),
@@ -450,17 +452,22 @@ fn identity(nsid: u32, source: &NamespaceSource, backend: &Backend) -> DiskIdent
                 // No path contains a NUL byte.
                 text: format!("{how}\0{}", texts.join("\0")),
                 is_kernel_name: pieces.iter().any(|piece| piece.is_kernel_name),
+                is_of_machine: pieces.iter().any(|piece| piece.is_of_machine),
             }
         }
     }
 }
 
 /// NGUID and UUID: both the given one, or made from the identity.
-fn identifiers(subsystem: &str, identity: &str, given: Option<[u8; 16]>) -> ([u8; 16], [u8; 16]) {
+fn identifiers(
+    subsystem: &str,
+    identity: &DiskIdentity,
+    given: Option<[u8; 16]>,
+) -> ([u8; 16], [u8; 16]) {
     if let Some(given) = given {
         return (given, given);
     }
-    let identity = format!("{subsystem}/{identity}");
+    let identity = format!("{subsystem}/{}", identity.of_world());
     (fnv1a_128(identity.as_bytes()).to_be_bytes(), uuid(&identity))
 }
 

@@ -83,7 +83,7 @@ fn the_lock_of_a_file_follows_its_uuid() {
     assert!(starts());
     server.reload(&change(&base, &[alone])).expect("it is taken over");
     assert!(!starts(), "the file is locked as shared");
-    server.reload(&change(&base, &[shared.clone()])).expect("it is taken over");
+    server.reload(&change(&base, std::slice::from_ref(&shared))).expect("it is taken over");
     assert!(starts(), "the file is locked");
 }
 

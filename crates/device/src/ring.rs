@@ -168,7 +168,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             }
         }
         // Threads of the kernel, which are made when they are needed. The default is four for each processor: few disks
-        // that do not answer would take all of them from the others. Older kernels have no such limit.
+        // that do not answer would take all of them from the others. Before Linux 5.15 that cannot be changed.
         let _ = uring.submitter().register_iowq_max_workers(&mut [WORKERS_MAX, 0]);
         Ok(Ring {
             uring,

@@ -108,15 +108,19 @@ impl Manager {
     /// # Errors
     /// The manager has not processed it within a second.
     pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.begin_to_store(name, descriptor)?.wait()
+        self.begin_to_store(name, descriptor, Instant::now() + PATIENCE)?.wait()
     }
 
-    /// The same, but returns at once when the manager has accepted it and not yet processed it.
+    /// The same, but returns when the manager has accepted it and not yet processed it.
     ///
     /// # Errors
-    /// The manager does not listen, or accepts nothing for a second.
-    pub fn begin_to_store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<Barrier> {
-        let end = Instant::now() + PATIENCE;
+    /// The manager does not listen, or accepts nothing until `end`.
+    pub fn begin_to_store(
+        &self,
+        name: &str,
+        descriptor: BorrowedFd<'_>,
+        end: Instant,
+    ) -> io::Result<Barrier> {
         self.send(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), Some(descriptor), end)?;
         let (processed, write) = io::pipe()?;
         self.send("BARRIER=1", Some(write.as_fd()), end)?;
@@ -126,10 +130,10 @@ impl Manager {
     /// Removes the descriptors under a name from the manager's store, which closes them.
     ///
     /// # Errors
-    /// The manager does not listen, or accepts nothing for as long as `patience`.
-    pub fn remove(&self, name: &str, patience: Duration) -> io::Result<()> {
+    /// The manager does not listen, or accepts nothing until `end`.
+    pub fn remove(&self, name: &str, end: Instant) -> io::Result<()> {
         let text = format!("FDSTOREREMOVE=1\nFDNAME={name}");
-        self.send(&text, None, Instant::now() + patience)
+        self.send(&text, None, end)
     }
 }
 
@@ -146,7 +150,7 @@ impl Barrier {
     /// Waits until the manager has processed it.
     ///
     /// # Errors
-    /// Not within a second after it was sent.
+    /// Not until the end that was given.
     pub fn wait(self) -> io::Result<()> {
         wait(&self.processed, PollFlags::HUP, self.end)
     }
@@ -215,7 +219,7 @@ mod tests {
         let error = (0..100_000).find_map(|_| manager.notify("STATUS=busy").err());
         assert_eq!(error.expect("it is full").kind(), ErrorKind::TimedOut);
         let begun = Instant::now();
-        let error = manager.remove("name", Duration::ZERO).expect_err("it is full");
+        let error = manager.remove("name", Instant::now()).expect_err("it is full");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(begun.elapsed() < PATIENCE);
         let begun = Instant::now();

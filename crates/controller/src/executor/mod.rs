@@ -270,7 +270,9 @@ impl Executor {
         }
         let is_slow = is_zero || matches!(operation, FileOperation::Sync { .. });
         let operation = match backend {
-            Backend::Volume(_) if is_slow => self.slow[operation.namespace()].begin(operation),
+            Backend::Volume(volume) if is_slow => {
+                self.slow[operation.namespace()].begin(operation, volume.pieces() as usize)
+            }
             _ => Some(operation),
         };
         self.outbox.file_operations.extend(operation);

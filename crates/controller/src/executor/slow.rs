@@ -3,7 +3,7 @@
 //! It has a limited number of threads for all files of a reactor. Those that wait for a disk which does not answer must
 //! leave some for other disks, so only a few of each namespace run at a time.
 
-use crate::limits::SLOW_AT_ONCE;
+use crate::limits::SLOW_THREADS;
 use crate::operation::FileOperation;
 use std::collections::VecDeque;
 
@@ -15,9 +15,15 @@ pub(super) struct Slow {
 }
 
 impl Slow {
-    /// Returns the operation if it is to run now. Otherwise it waits.
-    pub(super) fn begin(&mut self, operation: FileOperation) -> Option<FileOperation> {
-        if self.running >= SLOW_AT_ONCE {
+    /// Returns the operation if it is to run now. Otherwise it waits. Each takes up to `threads` threads, always the same
+    /// number.
+    pub(super) fn begin(
+        &mut self,
+        operation: FileOperation,
+        threads: usize,
+    ) -> Option<FileOperation> {
+        // One runs in any case.
+        if self.running > 0 && (self.running + 1) * threads > SLOW_THREADS {
             self.waiting.push_back(operation);
             return None;
         }
@@ -46,13 +52,15 @@ mod tests {
             FileOperation::Sync { command, .. } => command.slot,
             other => panic!("{other:?}"),
         };
-        let (mut slow, most) = (Slow::default(), SLOW_AT_ONCE as u16);
+        let (mut slow, most) = (Slow::default(), SLOW_THREADS as u16 / 2);
         for number in 0..most + 2 {
-            let begun = slow.begin(flush(number)).map(slot);
+            let begun = slow.begin(flush(number), 2).map(slot);
             assert_eq!(begun, (number < most).then_some(number));
         }
         let next: Vec<_> = (0..most + 2).map(|_| slow.ended().map(slot)).collect();
         assert_eq!(next[..3], [Some(most), Some(most + 1), None]);
         assert_eq!((slow.running, slow.waiting.len()), (0, 0));
+        let alone = [0, 1].map(|number| slow.begin(flush(number), 4 * SLOW_THREADS).is_some());
+        assert_eq!(alone, [true, false]);
     }
 }

@@ -4,14 +4,16 @@
 use super::names::{Name, Names};
 use crate::EXPIRED;
 use bpfof_systemd::{Barrier, Manager, inherited, stored_max};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Longest wait for the manager to accept a removal, where no client waits for it.
+/// Longest wait for the manager, for a grant or where no client waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a thread looks whether it is its turn to tell the manager something.
+const TURN: Duration = Duration::from_millis(1);
 
 /// The store. Dropping this waits until the leases of a predecessor are dropped.
 #[derive(Debug)]
@@ -31,20 +33,51 @@ fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn telling(lock: &Mutex<()>) -> MutexGuard<'_, ()> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
+/// Waits for its turn to tell the manager something, at most until `end`.
+fn alone(lock: &Mutex<()>, end: Instant) -> io::Result<MutexGuard<'_, ()>> {
+    loop {
+        match lock.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= end => {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(TURN),
+        }
+    }
 }
 
-/// Has the manager remove the descriptors that are not needed any more, until it does not accept one for as long as
-/// `patience`. The caller tells alone.
-fn remove_waiting(manager: &Manager, names: &Mutex<Names>, patience: Duration) -> io::Result<()> {
+/// Has the manager remove one of the descriptors that are not needed any more; false if there is none. The caller tells
+/// alone.
+fn remove_one(manager: &Manager, names: &Mutex<Names>, end: Instant) -> io::Result<bool> {
+    let Some(name) = locked(names).waiting.pop() else { return Ok(false) };
+    if let Err(error) = manager.remove(&name, end) {
+        locked(names).waiting.push(name);
+        return Err(error);
+    }
+    locked(names).give(&name);
+    Ok(true)
+}
+
+/// Has the manager remove all of them, until it does not accept one for as long as `patience`.
+fn remove_all(
+    manager: &Manager,
+    names: &Mutex<Names>,
+    telling: &Mutex<()>,
+    patience: Duration,
+) -> io::Result<()> {
     loop {
-        let Some(name) = locked(names).waiting.pop() else { return Ok(()) };
-        if let Err(error) = manager.remove(&name, patience) {
-            locked(names).waiting.push(name);
-            return Err(error);
+        // Others may tell in between.
+        let end = Instant::now() + patience;
+        let _alone = match alone(telling, end) {
+            Ok(guard) => guard,
+            // Who tells now removes them as well, or a later call does.
+            Err(_) if patience.is_zero() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if !remove_one(manager, names, end)? {
+            return Ok(());
         }
-        locked(names).give(&name);
     }
 }
 
@@ -80,16 +113,20 @@ impl Store {
     /// Keeps a duplicate; `None` if there is no room.
     pub(super) fn keep(&self, descriptor: BorrowedFd<'_>) -> io::Result<Option<Name>> {
         let Some(name) = locked(&self.names).take() else { return Ok(None) };
-        let alone = telling(&self.telling);
-        let begun = remove_waiting(&self.manager, &self.names, PATIENCE)
-            .and_then(|()| self.manager.begin_to_store(&name.text(), descriptor));
-        drop(alone);
-        let kept = begun.and_then(Barrier::wait);
+        let kept = self.begin_to_keep(name, descriptor).and_then(Barrier::wait);
         if kept.is_err() {
             // The manager may have it nevertheless, or accept it later.
             self.drop_name(name);
         }
         kept.map(|()| Some(name))
+    }
+
+    /// Removals that wait come first: see `telling`.
+    fn begin_to_keep(&self, name: Name, descriptor: BorrowedFd<'_>) -> io::Result<Barrier> {
+        let end = Instant::now() + PATIENCE;
+        let _alone = alone(&self.telling, end)?;
+        while remove_one(&self.manager, &self.names, end)? {}
+        self.manager.begin_to_store(&name.text(), descriptor, end)
     }
 
     /// Drops a duplicate, without waiting for the manager: if it does not accept that now, [`tend`](Self::tend) tries
@@ -99,9 +136,7 @@ impl Store {
         let is_first = names.waiting.is_empty();
         names.waiting.push(name.text());
         drop(names);
-        // Another thread that tells removes this one as well, or a later call does.
-        let Ok(_alone) = self.telling.try_lock() else { return };
-        if let Err(error) = remove_waiting(&self.manager, &self.names, Duration::ZERO)
+        if let Err(error) = self.remove_all(Duration::ZERO)
             && is_first
         {
             log::warn!("leases stay in the service manager's descriptor store for now: {error}");
@@ -111,8 +146,11 @@ impl Store {
     /// Drops duplicates that the manager did not accept to drop earlier, as many as it accepts now.
     pub(super) fn tend(&self) {
         // The next call tries again.
-        let Ok(_alone) = self.telling.try_lock() else { return };
-        let _ = remove_waiting(&self.manager, &self.names, Duration::ZERO);
+        let _ = self.remove_all(Duration::ZERO);
+    }
+
+    fn remove_all(&self, patience: Duration) -> io::Result<()> {
+        remove_all(&self.manager, &self.names, &self.telling, patience)
     }
 
     fn drop_inherited(&self, leases: Vec<(String, OwnedFd)>) -> io::Result<Option<JoinHandle<()>>> {
@@ -130,8 +168,7 @@ impl Store {
             std::thread::sleep(EXPIRED);
             let left: Vec<String> = leases.into_iter().map(|(name, _)| name).collect();
             locked(&names).waiting.extend(left);
-            let _alone = telling(&lock);
-            match remove_waiting(&manager, &names, PATIENCE) {
+            match remove_all(&manager, &names, &lock, PATIENCE) {
                 Ok(()) => log::info!("the leases of the predecessor are dropped"),
                 Err(error) => log::warn!(
                     "leases of the predecessor stay in systemd's descriptor store for now: {error}"
@@ -152,9 +189,8 @@ impl Drop for Store {
             // It does not panic.
             let _ = thread.join();
         }
-        let _alone = telling(&self.telling);
         // The next process of the unit removes what is left.
-        let _ = remove_waiting(&self.manager, &self.names, PATIENCE);
+        let _ = self.remove_all(PATIENCE);
     }
 }
 
@@ -164,7 +200,6 @@ mod tests {
     use std::collections::BTreeSet;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
-    use std::time::Instant;
 
     #[test]
     fn a_manager_that_takes_nothing_is_told_later_and_keeps_nobody_waiting() {

@@ -269,12 +269,7 @@ impl OnPaths {
                 on_completion(Completion { tag, result: instead.map_or(result, Err) });
             }
         });
-        let now = Instant::now();
-        let within = (now, self.paths.options().command_timeout);
-        self.ledger.settle_lost(Some(now), within, &mut |tag, error| {
-            ended += 1;
-            on_completion(Completion { tag, result: Err(error) });
-        });
+        self.ledger.send_again(Instant::now());
         ended
     }
 

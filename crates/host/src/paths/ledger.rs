@@ -185,6 +185,18 @@ impl Ledger {
         }
     }
 
+    /// Queues the requests whose queue the lane itself has closed, to be sent again at once: only if they
+    /// [may](Self::may_leave).
+    pub(super) fn send_again(&mut self, now: Instant) {
+        for number in std::mem::take(&mut self.lost) {
+            let Some(slot) = self.slots.get_mut(number as usize) else { continue };
+            let Place::Lost(reason) = slot.place else { continue };
+            slot.place = Place::Waits(None);
+            (slot.waits, slot.refused) = (Some((now, RequestError::Lost(reason))), None);
+            self.waiting.push_back(number);
+        }
+    }
+
     /// The index in `waiting` of the next request that may be sent at `now`.
     fn next_index(&self, now: Instant) -> Option<usize> {
         self.waiting.iter().position(|number| {

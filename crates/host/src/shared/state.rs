@@ -179,6 +179,13 @@ impl State {
         }
     }
 
+    /// Calls the driver if requests wait for another path: it makes the connection, and may wait for the old one.
+    fn leave_path_to_driver(&mut self) {
+        if self.driven && self.lane.is_between_paths() {
+            self.wake.call(self.driver_sleeps);
+        }
+    }
+
     /// Queues the gathered chains in the lane; returns their number.
     fn queue_gathered(&mut self, now_us: u64) -> usize {
         let Some(gathering) = &mut self.gathering else { return 0 };
@@ -191,6 +198,7 @@ impl State {
         if self.lane.renewals() != renewals {
             self.look_for_socket();
         }
+        self.leave_path_to_driver();
         left.chains
     }
 
@@ -246,10 +254,7 @@ impl State {
                 if self.lane.renewals() != renewals {
                     self.look_for_socket();
                 }
-                // The driver makes the connection, and may sleep on the old one.
-                if self.driver_sleeps && self.lane.is_between_paths() {
-                    self.wake.call(true);
-                }
+                self.leave_path_to_driver();
                 None
             }
         };
