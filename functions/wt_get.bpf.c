@@ -35,8 +35,8 @@ _Static_assert(WT_LEAVES_MAX == BPFOF_MAX_READS, "wt_get.h gives the number to h
 #define CELL_VALUE 8
 #define CELL_VALUE_COPY 9
 #define CELL_VALUE_OVERFLOW 10
-#define CELL_KEY_OVERFLOW_REMOVED 11
-#define CELL_VALUE_OVERFLOW_REMOVED 12
+#define CELL_VALUE_OVERFLOW_REMOVED 11
+#define CELL_KEY_OVERFLOW_REMOVED 12
 
 /* Flags of long cells: a second byte of flags follows, a record number follows. */
 #define CELL_HAS_WINDOW 0x08

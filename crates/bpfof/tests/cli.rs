@@ -88,6 +88,22 @@ fn a_store_both_ways() {
     }
 }
 
+/// A range that one chain's budgets do not suffice for takes several.
+#[test]
+fn an_aggregate_continues_after_an_exhausted_budget() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("target.toml");
+    for budget in ["max-chain-bytes = 200_000", "max-instructions = 200_000"] {
+        std::fs::write(&config, format!("{budget}\n")).expect("written");
+        let mut command = Target::command();
+        command.args(["--namespace", "mem:size=8MiB", "--config"]).arg(&config);
+        let target = Target::run(command);
+        good(&["kv", "create", "--levels", "3", "--target", &target.url]);
+        let told = good(&["kv", "aggregate", "sum", "--target", &target.url, "0", "29791"]);
+        assert!(told.contains(&(29_790_u64 * 29_791 / 2).to_string()), "{budget}: {told}");
+    }
+}
+
 /// A part of a database is written over a whole one: keys outside the part are errors, not old answers.
 #[test]
 fn a_part_of_a_store_has_no_answers_of_the_former_one() {

@@ -8,10 +8,17 @@ use bpfkv::pushdown::{
 use bpfkv::{
     Aggregate, AggregateCursor, GetCursor, KeyRange, RangeCursor, ReadRequest, Step, Summary, Value,
 };
-use bpfof_host::{PushdownMany, VectorChain};
+use bpfof_host::{Error, PushdownMany, Status, VectorChain};
 
 /// The result of looking up one key of many.
 pub type Looked = Result<Option<Value>, SessionError>;
+
+/// The hops that a chain has taken before it exhausted its budget of bytes or instructions; `None` for other errors.
+fn hops_within_budget(error: &Error) -> Option<u32> {
+    let Error::Command { source, .. } = error else { return None };
+    let budgets = [Status::BYTE_BUDGET_EXHAUSTED, Status::INSTRUCTION_BUDGET_EXHAUSTED];
+    budgets.iter().any(|budget| source.status.same_code(*budget)).then_some(source.dw1)
+}
 
 impl Session {
     /// The value of a key.
@@ -169,8 +176,11 @@ impl Session {
         while let Some(next) = pushdown.call() {
             let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
             let call = self.call(self.range, next.first_offset_bytes, &next.argument, sizes);
-            self.lane.pushdown(&call, &mut answer).map_err(explain)?;
-            pushdown.answer(&answer)?;
+            match self.lane.pushdown(&call, &mut answer) {
+                Ok(_) => pushdown.answer(&answer)?,
+                Err(error) if hops_within_budget(&error).is_some_and(|n| pushdown.shorten(n)) => {}
+                Err(error) => return Err(explain(error)),
+            }
         }
         Ok(*pushdown.summary())
     }

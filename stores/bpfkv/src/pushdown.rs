@@ -214,6 +214,18 @@ impl AggregatePushdown {
         self.calls.call(answer_bytes, answer_bytes + leaf + WALK_BYTES)
     }
 
+    /// The call has exhausted a budget of the target, after so many hops: the next calls take fewer. Returns false if
+    /// they cannot, so that it was not their number.
+    pub fn shorten(&mut self, hops: u32) -> bool {
+        let fewer = hops / 4 * 3;
+        let is_shorter =
+            fewer >= HOPS_LEAST && (fewer < self.calls.hops_max || self.calls.hops_max == 0);
+        if is_shorter {
+            self.calls.hops_max = fewer;
+        }
+        is_shorter
+    }
+
     /// Takes the answer to that call.
     ///
     /// # Errors
@@ -235,6 +247,9 @@ impl AggregatePushdown {
         &self.summary
     }
 }
+
+/// Fewest hops for which a call is shortened: it gets past the levels of the tree and some leaves.
+const HOPS_LEAST: u32 = 16;
 
 /// The rest of a range.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::{machine, steal};
 use bpfkv::Layout;
 use bpfkv::create::Extent;
 use bpfof_host::{Options as HostOptions, TargetUrl};
-use bpfof_kv::Session;
+use bpfof_kv::{Session, SessionError};
 use bpfof_terminal::{Outcome, progress};
 use std::time::Duration;
 
@@ -88,8 +88,12 @@ impl Bench {
         let layout = Layout::new(self.session.levels)?;
         let part = layout.keys_below(1);
         let mut keys = layout.keys();
-        while keys > part && !matches!(self.session.get(keys - 1, true), Ok(Some(_))) {
-            keys -= part;
+        while keys > part {
+            match self.session.get(keys - 1, true) {
+                Ok(Some(_)) => break,
+                Ok(None) | Err(SessionError::Corrupt(_)) => keys -= part,
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(keys)
     }
