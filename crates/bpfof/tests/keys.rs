@@ -374,7 +374,7 @@ fn grant_daemons_find_their_keys_in_the_same_file() {
     mode(&hosts, 0o600);
     let [image, socket, config] =
         ["image", "grantd.sock", "grantd.toml"].map(|name| keys.0.path().join(name));
-    fs::write(&image, [0; 4096]).expect("written");
+    fs::write(&image, vec![0; 8 << 20]).expect("as long as the namespace");
     let (url, image) = (&target.url, image.display());
     fs::write(&config, format!("[[namespace]]\ntarget = \"{url}\"\ndevice = \"{image}\"\n"))
         .expect("written");

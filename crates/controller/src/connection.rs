@@ -7,9 +7,8 @@ use crate::health::Traffic;
 use crate::hosts::{Host, HostFull, HostLimits, Member, counted_address};
 use crate::kept::is_kept;
 use crate::limits::{
-    CONNECT_TIMEOUT_NS, DATA_TIMEOUT_NS, IDLE_TX_BYTES, MAX_KATO_NS, MAX_TRANSFER_BYTES,
-    MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, RX_BYTES, SMALL_RX_BYTES, STRANGER_UNSENT_BYTES,
-    TX_HIGH_WATER_BYTES,
+    CONNECT_TIMEOUT_NS, DATA_TIMEOUT_NS, IDLE_TX_BYTES, MAX_TRANSFER_BYTES, MEMORY_STEP_BYTES,
+    PDU_TIMEOUT_NS, RX_BYTES, SMALL_RX_BYTES, STRANGER_UNSENT_BYTES, TX_HIGH_WATER_BYTES,
 };
 use crate::metrics::ClassLatencies;
 use crate::observe::HopLog;
@@ -455,10 +454,9 @@ impl Connection {
         if !self.phase.is_admin() {
             return None;
         }
-        let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
         let last_ns =
             self.arrivals.command_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
-        match kato_ns.min(MAX_KATO_NS) {
+        match u64::from(kato_ms) * 1_000_000 {
             0 if since(last_ns) > u64::from(idle_timeout_s) * 1_000_000_000 => {
                 Some("it has no keep-alive timer and was silent for longer than idle-timeout")
             }
@@ -479,13 +477,13 @@ impl Connection {
     pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
         let Some(association) = self.phase.association() else { return false };
         let controller = &association.controller;
-        let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
-        if kato_ns == 0 {
+        let kato_ms = controller.kato_ms.load(Ordering::Relaxed);
+        if kato_ms == 0 {
             return false;
         }
         let here_ns = if association.is_restricted { 0 } else { self.arrivals.command_ns };
         let last_ns = here_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
-        now_ns.saturating_sub(last_ns) > kato_ns.min(MAX_KATO_NS)
+        now_ns.saturating_sub(last_ns) > u64::from(kato_ms) * 1_000_000
     }
 
     /// Takes a slot for a command that waits for something. There is one: it was checked before the command was taken.

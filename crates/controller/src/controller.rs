@@ -223,9 +223,9 @@ impl Controller {
     /// The lost writes that the host certainly knows of. Later answers may have been in a send buffer when the path
     /// broke, which either side notices after a while.
     pub(crate) fn certainly_told(&self, now_ns: u64) -> Told {
-        let kato_ns = match u64::from(self.kato_ms.load(Ordering::Relaxed)) * 1_000_000 {
+        let kato_ns = match self.kato_ms.load(Ordering::Relaxed) {
             0 => MAX_KATO_NS,
-            kato_ns => kato_ns.min(MAX_KATO_NS),
+            kato_ms => u64::from(kato_ms) * 1_000_000,
         };
         self.told.copied(now_ns, kato_ns + ANSWER_TIMEOUT_NS)
     }

@@ -80,8 +80,9 @@ pub(crate) const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
 pub(crate) const PDU_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Time for a host to send data that was requested, counted from the last piece received.
 pub(crate) const DATA_TIMEOUT_NS: u64 = 30_000_000_000;
-/// The longest keep-alive timer that is granted: a longer one counts as this one.
-pub(crate) const MAX_KATO_NS: u64 = 600_000_000_000;
+/// The longest keep-alive timer that is granted: ten minutes.
+pub(crate) const MAX_KATO_MS: u32 = 600_000;
+pub(crate) const MAX_KATO_NS: u64 = MAX_KATO_MS as u64 * 1_000_000;
 /// Time in which a host gives up an association that does not answer, besides the keep-alive timer: Linux waits for an
 /// answer for 30 s and connects again 10 s later.
 pub(crate) const ANSWER_TIMEOUT_NS: u64 = 60_000_000_000;

@@ -69,12 +69,14 @@ fn silent_and_slow_peers() {
     let begun = Instant::now();
     let (server, mut witness) = serve();
     let before = resident_bytes();
-    let mut silent = Vec::new();
+    let (mut silent, report) = (Vec::new(), server.report());
     while silent.len() < 500 {
-        // More at once than may wait for a reactor could be refused, if the reactor is held up.
+        // More than may wait for a reactor are refused, if it is slower than these.
         let open = |_| TcpStream::connect(server.address()).expect("it listens");
         silent.extend((0..100).map(open));
-        witness.check();
+        until("the reactor has them", || {
+            report(PATIENCE).expect("a report").connections.len() > silent.len()
+        });
     }
     let mut slow = silent.split_off(400);
     let mut request = Vec::new();
@@ -94,7 +96,12 @@ fn silent_and_slow_peers() {
         }
         is_served(&mut witness, Duration::from_secs(1));
     }
-    assert!(begun.elapsed() >= TIME, "they were kept for {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= TIME,
+        "they were kept for {:?}: {:?}",
+        begun.elapsed(),
+        server.denials()
+    );
     assert!(grown < 500 * IDLE_BYTES + SLACK_BYTES, "{grown} bytes for 500 connections");
     until("silent peers are given up", || silent.iter_mut().all(is_closed));
     until("slow peers are given up", || slow.iter_mut().all(is_closed));

@@ -7,7 +7,7 @@ use crate::association::{AdminState, Association};
 use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull};
-use crate::limits::MAX_QUEUE_ENTRIES;
+use crate::limits::{MAX_KATO_MS, MAX_QUEUE_ENTRIES};
 use crate::listener::Listener;
 use crate::queue::QueuePair;
 use crate::refusal::Refusal;
@@ -285,6 +285,10 @@ fn new_controller(
     let hosts = &cx.executor.registry.hosts;
     if *kato_ms == 0 && hosts.limits.idle_timeout_s == 0 {
         let cause = "there is no keep-alive timer, and idle-timeout is 0".to_owned();
+        return Err(invalid(false, 48, "KATO", cause));
+    }
+    if *kato_ms > MAX_KATO_MS {
+        let cause = format!("{kato_ms} ms, but at most {MAX_KATO_MS} ms are granted");
         return Err(invalid(false, 48, "KATO", cause));
     }
     let times = (*kato_ms, cx.executor.now_ns);

@@ -3,7 +3,7 @@
 use super::context::{Answered, Command, Context, Outcome};
 use super::events;
 use crate::controller::Controller;
-use crate::limits::{ALL_NAMESPACES, MAX_IO_QUEUES, RESTRICTED_KATO_MS};
+use crate::limits::{ALL_NAMESPACES, MAX_IO_QUEUES, MAX_KATO_MS, RESTRICTED_KATO_MS};
 use crate::refusal::{Refusal, Reply};
 use bpfof_nvme::Status;
 use bpfof_nvme::features::{self, SELECT_CURRENT, SELECT_DEFAULT, SELECT_SAVED, SELECT_SUPPORTED};
@@ -111,6 +111,7 @@ pub(super) fn set(
             if controller.is_restricted() {
                 check_short_kato(cdw11)?;
             }
+            check_kato(cdw11, cx.executor.registry.hosts.limits.idle_timeout_s)?;
             controller.kato_ms.store(cdw11, Ordering::Relaxed);
         }
         features::QUEUE_RESTRICTION if !subsystem.is_discovery() => {
@@ -177,6 +178,18 @@ fn restrict(cdw11: u32, controller: &Controller) -> Result<(), Refusal> {
 }
 
 /// A restricted association must end soon after its owner falls silent.
+fn check_kato(kato_ms: u32, idle_timeout_s: u32) -> Result<(), Refusal> {
+    let cause = if kato_ms == 0 && idle_timeout_s == 0 {
+        "no keep-alive timer, and idle-timeout is 0".to_owned()
+    } else if kato_ms > MAX_KATO_MS {
+        format!("{kato_ms} ms, but at most {MAX_KATO_MS} ms are granted")
+    } else {
+        return Ok(());
+    };
+    let status = Status::INVALID_KEEP_ALIVE_TIMEOUT.with_dnr();
+    Err(Refusal::new(status, cause).of_field("KATO"))
+}
+
 fn check_short_kato(kato_ms: u32) -> Result<(), Refusal> {
     if RESTRICTED_KATO_MS.contains(&kato_ms) {
         return Ok(());

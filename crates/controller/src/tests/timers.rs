@@ -88,6 +88,11 @@ fn the_keep_alive_timeout_can_be_changed() {
     let overdue = |rig: &Rig, ns: u64| rig.connection(admin.line).overdue(ns, 600);
     assert_eq!(overdue(&rig, 2 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
+    let refused = Status::INVALID_KEEP_ALIVE_TIMEOUT.with_dnr();
+    for (kato_ms, status) in [(600_000, Status::SUCCESS), (600_001, refused)] {
+        let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, kato_ms);
+        assert_eq!(admin.call(&mut rig, set, &[]).status, status, "{kato_ms} ms");
+    }
 }
 
 /// Writes that a host has since sent to another target must not overwrite newer data.
