@@ -17,6 +17,7 @@ use bpfof_host::{
     Request, RequestError, Status,
 };
 use bpfof_nvme::vendor_specific::PushdownShort;
+use bpfof_nvme::{AdminCommand, features};
 use common::{
     WHOLE, call, compile, config, connect, database, file, load, memory, options, random_bytes,
     run, slow_memory, start, until, url,
@@ -676,4 +677,16 @@ fn several_reactors() {
             !lane.is_connected()
         });
     }
+}
+
+/// The target grants ten minutes at most.
+#[test]
+fn a_host_that_wants_a_longer_keep_alive_timeout_gets_the_longest() {
+    let server = start(vec![memory(1 << 20, 512)]);
+    let keep_alive = Duration::from_secs(3600);
+    let wants = Options { keep_alive, ..options(&server) };
+    let mut controller = Controller::connect(&url(&server), wants).expect("it connects");
+    let get = AdminCommand::get_features(features::KEEP_ALIVE_TIMER);
+    let (cqe, _) = controller.admin_command(get, &[], 0).expect("a timeout");
+    assert_eq!(cqe.dw0, 600_000);
 }

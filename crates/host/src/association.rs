@@ -36,6 +36,8 @@ const CNTRLTYPE_DISCOVERY: u8 = 2;
 const QUEUES_ASKED: u16 = 1024;
 /// CTRATT: commands on any queue restart the keep-alive timer (NVMe Base 2.0 §3.9).
 const TRAFFIC_BASED_KEEP_ALIVE: u32 = 1 << 6;
+/// What is asked for if a longer keep-alive timeout is refused, in ms: targets of this project grant ten minutes.
+const KEEP_ALIVE_MAX_MS: u32 = 600_000;
 /// Margin added to the time by which a target has certainly given up a host: the target checks its timers only
 /// periodically, and its drives must finish writes that they have begun.
 const QUIESCE: Duration = Duration::from_secs(1);
@@ -385,8 +387,17 @@ fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32)
             on_open: &|_| Ok(()),
         })
     };
-    let wanted_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
-    match connect(wanted_ms) {
+    let mut wanted_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
+    let most_ms = wanted_ms.min(KEEP_ALIVE_MAX_MS);
+    let connected = match connect(wanted_ms) {
+        Err(Error::Command { source, .. }) if most_ms < wanted_ms && source.is_of_keep_alive() => {
+            log::info!("{url}: the target refused a keep-alive timeout of {wanted_ms} ms");
+            wanted_ms = most_ms;
+            connect(most_ms)
+        }
+        connected => connected,
+    };
+    match connected {
         // Targets without a keep-alive timer may refuse Connect.
         Err(Error::Command { source, .. }) if wanted_ms > 0 && source.is_of_keep_alive() => {
             log::info!(

@@ -27,7 +27,8 @@ pub struct Options {
     /// How long a target that receives nothing keeps the association, in whole ms (NVMe Base 2.0 §3.9). A thread of the
     /// controller sends a Keep Alive every half of it, so that an association lasts as long as the process runs,
     /// whatever the program does. 0 is no timer and no thread: a target may then give up a silent host at any time, or
-    /// refuse it from the beginning. A target without such a timer gets no Keep Alives.
+    /// refuse it from the beginning. A target without such a timer gets no Keep Alives. If more than ten minutes are
+    /// refused, it is ten minutes.
     pub keep_alive: Duration,
     /// Replaces `keep_alive` for an address with several portals, at least 100 ms: how long a target that receives
     /// nothing keeps the association, and at most how long this host waits for a silent target. Requests are then sent

@@ -248,8 +248,8 @@ impl AggregatePushdown {
     }
 }
 
-/// Fewest hops for which a call is shortened: it gets past the levels of the tree and some leaves.
-const HOPS_LEAST: u32 = 16;
+/// Fewest hops of a call that gets on in any tree.
+const HOPS_LEAST: u32 = 11;
 
 /// The rest of a range.
 #[derive(Debug)]

@@ -177,7 +177,6 @@ fn restrict(cdw11: u32, controller: &Controller) -> Result<(), Refusal> {
     }
 }
 
-/// A restricted association must end soon after its owner falls silent.
 fn check_kato(kato_ms: u32, idle_timeout_s: u32) -> Result<(), Refusal> {
     let cause = if kato_ms == 0 && idle_timeout_s == 0 {
         "no keep-alive timer, and idle-timeout is 0".to_owned()
@@ -190,6 +189,7 @@ fn check_kato(kato_ms: u32, idle_timeout_s: u32) -> Result<(), Refusal> {
     Err(Refusal::new(status, cause).of_field("KATO"))
 }
 
+/// A restricted association must end soon after its owner falls silent.
 fn check_short_kato(kato_ms: u32) -> Result<(), Refusal> {
     if RESTRICTED_KATO_MS.contains(&kato_ms) {
         return Ok(());

@@ -150,9 +150,8 @@ fn page(
 /// uses; `lsp` is the command's Log Specific Parameter.
 fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
     // Before the groups: a change in between counts for the next page.
-    let namespace_changes = controller.namespace_changes();
-    let group_changes = controller.group_changes() + namespace_changes;
-    let change_count = controller.ana_changes() + namespace_changes;
+    let group_changes = controller.group_changes();
+    let change_count = controller.ana_changes() + controller.namespace_changes();
     let mut namespaces = subsystem.namespaces();
     namespaces.retain(|namespace| controller.access.sees(namespace.nsid));
     let mut groups: BTreeMap<u32, Vec<Arc<Namespace>>> = BTreeMap::new();
@@ -167,7 +166,7 @@ fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
             members.clear();
         }
         let (state, state_changes) = listener.group(id);
-        // A move changes the descriptors of two groups, and a new namespace that of one; the others count it as well.
+        // A move changes the descriptors of two groups; the others count it as well.
         let change_count = state_changes + group_changes;
         let namespaces = members.len() as u32;
         let group = AnaGroup { group: id, namespaces, change_count, state: state as u8 };

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often a thread looks whether it is its turn to tell the manager something.
 const TURN: Duration = Duration::from_millis(1);
+/// Leases of a predecessor that are removed in one turn.
+const AT_ONCE: usize = 64;
 
 /// The store. Dropping this waits until the leases of a predecessor are dropped.
 #[derive(Debug)]
@@ -67,7 +69,6 @@ fn remove_all(
     patience: Duration,
 ) -> io::Result<()> {
     loop {
-        // Others may tell in between.
         let end = Instant::now() + patience;
         let _alone = match alone(telling, end) {
             Ok(guard) => guard,
@@ -167,8 +168,17 @@ impl Store {
         let later = move || {
             std::thread::sleep(EXPIRED);
             let left: Vec<String> = leases.into_iter().map(|(name, _)| name).collect();
-            locked(&names).waiting.extend(left);
-            match remove_all(&manager, &names, &lock, PATIENCE) {
+            let mut removed = Ok(());
+            for some in left.chunks(AT_ONCE) {
+                locked(&names).waiting.extend_from_slice(some);
+                // After an error the others wait as well, for a later call.
+                if removed.is_ok() {
+                    removed = remove_all(&manager, &names, &lock, PATIENCE);
+                    // A grant has its turn in between.
+                    std::thread::sleep(2 * TURN);
+                }
+            }
+            match removed {
                 Ok(()) => log::info!("the leases of the predecessor are dropped"),
                 Err(error) => log::warn!(
                     "leases of the predecessor stay in systemd's descriptor store for now: {error}"
