@@ -226,25 +226,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(old) = old {
         move_hosts(old, &server)?;
     }
-    for signal in signals.forever() {
-        if ![SIGHUP, OPERATORS].contains(&signal) {
-            log::info!("signal {signal}: stopping");
-            break;
-        }
-        daemon::tell(manager, Manager::notify_reloading);
-        if signal == SIGHUP && claims.are_free() {
-            let _ = carry_out(&Change::Reload, options, &server, &mut texts);
-        } else if signal == SIGHUP {
-            log::warn!(
-                "not reloaded: another target is taking over, and has read the file already"
-            );
-        }
-        let changes = std::mem::take(&mut *lock(&asked));
-        for (change, asker) in changes {
-            let _ = asker.send(carry_out(&change, options, &server, &mut texts));
-        }
-        daemon::tell(manager, |manager| manager.notify("READY=1"));
-    }
+    serve_changes(&mut signals, (manager, options, &server), (&asked, &claims), &mut texts);
     daemon::tell(manager, |manager| manager.notify("STOPPING=1"));
     if !is_crippled.load(Ordering::Relaxed) && !server.drain(FAREWELL) {
         log::info!("some hosts have not moved to other paths");
@@ -253,6 +235,33 @@ pub(crate) fn run(options: &Options) -> Outcome {
     match is_crippled.load(Ordering::Relaxed) {
         true => Err("a reactor has ended; the log says why".into()),
         false => Ok(()),
+    }
+}
+
+/// Carries out changes of the configuration until a signal ends the target.
+fn serve_changes(
+    signals: &mut Signals,
+    (manager, options, server): (Option<&Manager>, &Options, &Server),
+    (asked, claims): (&Asked, &Claims),
+    texts: &mut Texts,
+) {
+    for signal in signals.forever() {
+        if ![SIGHUP, OPERATORS].contains(&signal) {
+            return log::info!("signal {signal}: stopping");
+        }
+        daemon::tell(manager, Manager::notify_reloading);
+        if signal == SIGHUP && claims.are_free() {
+            let _ = carry_out(&Change::Reload, options, server, texts);
+        } else if signal == SIGHUP {
+            log::warn!(
+                "not reloaded: another target is taking over, and has read the file already"
+            );
+        }
+        let changes = std::mem::take(&mut *lock(asked));
+        for (change, asker) in changes {
+            let _ = asker.send(carry_out(&change, options, server, texts));
+        }
+        daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
 }
 

@@ -92,6 +92,17 @@ pub(crate) enum State {
 }
 
 impl State {
+    /// Whether it waits for a flush or for zeroes.
+    pub(crate) fn is_slow(&self) -> bool {
+        matches!(
+            self,
+            State::Flush { .. }
+                | State::Zeroes { .. }
+                | State::ZeroesThenSync { .. }
+                | State::Deallocate(_)
+        )
+    }
+
     /// The place of the namespace that a command works on.
     pub(crate) fn namespace(&self) -> Option<usize> {
         match *self {

@@ -1,61 +1,24 @@
 //! Two paths, each to a small target that can misbehave.
 
 mod fake_target;
+mod two_paths;
 #[path = "../../bpfof/tests/wait/mod.rs"]
 mod wait;
 
 use bpfof_host::{
     Controller, Error, Extent, FileMapObject, FunctionId, FunctionReportEntry, Lane, LostReason,
-    Options, PathState, Request, RequestError, Sqe, Status, SubmitError, TargetUrl,
+    Options, PathState, Request, RequestError, Sqe, Status, SubmitError,
 };
 use bpfof_nvme::opcode::admin;
 use bpfof_nvme::vendor_specific::{FunctionDigest, MapCommand, MapReportEntry};
 use bpfof_nvme::{AdminCommand, ReportContent};
-use fake_target::{Answer, NQN, Shared};
+use fake_target::{Answer, Shared};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use two_paths::{PATIENCE, connect, connect_with_ana, is_in, set, start};
 use wait::until;
-
-/// A test gives up waiting after this time; long enough for any busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn set(flag: &AtomicBool, value: bool) {
-    flag.store(value, Ordering::SeqCst);
-}
-
-fn start() -> (TargetUrl, [Arc<Shared>; 2]) {
-    let [(a, first), (b, second)]: [(SocketAddr, Arc<Shared>); 2] =
-        [fake_target::start(), fake_target::start()];
-    (format!("nvme-tcp://{a},{b}/{NQN}").parse().unwrap(), [first, second])
-}
-
-/// Two ordinary targets, which report the same namespace, and a lane to the first.
-fn connect(options: Options) -> (Controller, Lane, [Arc<Shared>; 2]) {
-    connect_with_ana(options, 0)
-}
-
-/// The same, with the namespace in an ANA state.
-fn connect_with_ana(options: Options, state: u8) -> (Controller, Lane, [Arc<Shared>; 2]) {
-    let (url, targets) = start();
-    for target in &targets {
-        set(&target.no_pushdown, true);
-        target.ana.store(state, Ordering::SeqCst);
-    }
-    let controller = Controller::connect(&url, options).unwrap();
-    for path in 0..2 {
-        is_in(&controller, path, PathState::Optimized);
-    }
-    let lane = controller.open_lane().unwrap();
-    (controller, lane, targets)
-}
-
-/// Waits until a path is in the given state.
-fn is_in(controller: &Controller, path: usize, state: PathState) {
-    until(&format!("path {path} is {state}"), || controller.paths()[path].state == state);
-}
 
 fn first_byte(target: &Shared) -> u8 {
     target.memory.lock().unwrap()[0]
@@ -114,62 +77,6 @@ fn events_tell_which_path_to_use() {
     is_in(&controller, 0, PathState::Optimized);
     expect_at(&mut lane, 0);
     assert!(controller.paths()[0].is_preferred && !controller.paths()[1].is_preferred);
-}
-
-/// Submits a read and waits until the request with this tag has ended; returns the ends of all.
-fn read_until(lane: &mut Lane, tag: u64, last: u64) -> Vec<(u64, bool)> {
-    let (begun, mut ends) = (Instant::now(), Vec::new());
-    lane.submit(tag, Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 }).unwrap();
-    lane.flush_doorbell().unwrap();
-    while !ends.iter().any(|(tag, _)| *tag == last) {
-        assert!(begun.elapsed() < PATIENCE, "{last} has not ended");
-        lane.wait(PATIENCE, &mut |done| ends.push((done.tag, done.result.is_ok()))).unwrap();
-    }
-    ends
-}
-
-/// Submits a read that a target does not answer.
-fn read_in_vain(lane: &mut Lane, target: &Shared) {
-    set(&target.silent, true);
-    lane.submit(7, Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 }).unwrap();
-    lane.flush_doorbell().unwrap();
-    until("it is sent", || {
-        lane.poll(&mut |done| panic!("{done:?}")).unwrap();
-        target.unanswered.load(Ordering::SeqCst) > 0
-    });
-    set(&target.silent, false);
-}
-
-#[test]
-fn a_slow_request_does_not_keep_others_from_a_usable_path() {
-    let options = Options { command_timeout: Duration::from_secs(600), ..Options::default() };
-    let (controller, mut lane, targets) = connect_with_ana(options, 1);
-    targets[0].change_ana(2);
-    is_in(&controller, 0, PathState::NonOptimized);
-    lane.write(1, 0, &[1; 512]).unwrap();
-    read_in_vain(&mut lane, &targets[1]);
-    // The lane would return to the first path if it were empty.
-    targets[1].change_ana(2);
-    is_in(&controller, 1, PathState::NonOptimized);
-    targets[0].change_ana(1);
-    is_in(&controller, 0, PathState::Optimized);
-    assert_eq!(read_until(&mut lane, 8, 8), [(8, true)]);
-}
-
-#[test]
-fn slow_requests_on_a_path_that_is_not_usable_any_more_are_sent_again() {
-    let options = Options { command_timeout: Duration::from_secs(600), ..Options::default() };
-    let (controller, mut lane, targets) = connect_with_ana(options, 1);
-    lane.write(1, 0, &[1; 512]).unwrap();
-    read_in_vain(&mut lane, &targets[0]);
-    targets[0].change_ana(3);
-    is_in(&controller, 0, PathState::Inaccessible);
-    let mut ends = read_until(&mut lane, 8, 8);
-    while ends.len() < 2 {
-        lane.wait(PATIENCE, &mut |done| ends.push((done.tag, done.result.is_ok()))).unwrap();
-    }
-    ends.sort_unstable();
-    assert_eq!(ends, [(7, true), (8, true)]);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 const BLOCK_MAX_BYTES: u32 = 128 << 10;
 
 /// Writes a database to a file that does not exist yet. It is called PATH.partial until it is complete; if this process
-/// ends before that, another attempt replaces the partial file. After an error there is no file, unless it is the name that
-/// could not be made durable.
+/// ends before that, another attempt replaces the partial file. After an error there is no file, unless it is the name
+/// that could not be made durable.
 ///
 /// # Errors
 /// [`WriteError`].

@@ -101,21 +101,13 @@ impl Manager {
         self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"))
     }
 
-    /// Stores a descriptor under a name with the manager, for the next process of the unit. Returns once the manager
-    /// has processed it, because datagrams of a process that has died are not always accepted. The manager silently
+    /// Stores a descriptor under a name with the manager, for the next process of the unit. The manager has processed
+    /// it once [`Barrier::wait`] returns: datagrams of a process that has died are not always accepted. It silently
     /// drops descriptors for which it has no room ([`stored_max`]).
     ///
     /// # Errors
-    /// The manager has not processed it within a second.
-    pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.begin_to_store(name, descriptor, Instant::now() + PATIENCE)?.wait()
-    }
-
-    /// The same, but returns when the manager has accepted it and not yet processed it.
-    ///
-    /// # Errors
     /// The manager does not listen, or accepts nothing until `end`.
-    pub fn begin_to_store(
+    pub fn store(
         &self,
         name: &str,
         descriptor: BorrowedFd<'_>,
@@ -137,7 +129,7 @@ impl Manager {
     }
 }
 
-/// What the manager has accepted; see [`Manager::begin_to_store`].
+/// What the manager has accepted; see [`Manager::store`].
 #[derive(Debug)]
 #[must_use]
 pub struct Barrier {
@@ -224,7 +216,8 @@ mod tests {
         assert!(begun.elapsed() < PATIENCE);
         let begun = Instant::now();
         let (read, _write) = io::pipe().expect("a pipe");
-        let error = manager.store("name", read.as_fd()).expect_err("it is full");
+        let error =
+            manager.store("name", read.as_fd(), Instant::now() + PATIENCE).expect_err("it is full");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < 20 * PATIENCE);
         // When a slow manager reads again, the waiting datagram is sent.

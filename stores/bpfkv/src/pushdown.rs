@@ -217,13 +217,14 @@ impl AggregatePushdown {
     /// The call has exhausted a budget of the target, after so many hops: the next calls take fewer. Returns false if
     /// they cannot, so that it was not their number.
     pub fn shorten(&mut self, hops: u32) -> bool {
-        let fewer = hops / 4 * 3;
-        let is_shorter =
-            fewer >= HOPS_LEAST && (fewer < self.calls.hops_max || self.calls.hops_max == 0);
-        if is_shorter {
-            self.calls.hops_max = fewer;
+        // A target cannot make the calls shorter by little each time.
+        let most = Some(self.calls.hops_max).filter(|most| *most > 0).unwrap_or(u32::MAX);
+        let fewer = hops.min(most) / 4 * 3;
+        if fewer < HOPS_LEAST {
+            return false;
         }
-        is_shorter
+        self.calls.hops_max = fewer;
+        true
     }
 
     /// Takes the answer to that call.

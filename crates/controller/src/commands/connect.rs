@@ -1,13 +1,14 @@
 //! Connect (NVMe Base 2.0 §6.3): makes a connection a queue of an association.
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
+use super::features;
 use super::functions::ASSOCIATION_UNITS;
 use crate::access::{Access, Identity, Reason, Rules};
 use crate::association::{AdminState, Association};
 use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull};
-use crate::limits::{MAX_KATO_MS, MAX_QUEUE_ENTRIES};
+use crate::limits::MAX_QUEUE_ENTRIES;
 use crate::listener::Listener;
 use crate::queue::QueuePair;
 use crate::refusal::Refusal;
@@ -283,12 +284,7 @@ fn new_controller(
         return Err(Refusal::new(Status::CONNECT_CONTROLLER_BUSY, cause));
     }
     let hosts = &cx.executor.registry.hosts;
-    if *kato_ms == 0 && hosts.limits.idle_timeout_s == 0 {
-        let cause = "there is no keep-alive timer, and idle-timeout is 0".to_owned();
-        return Err(invalid(false, 48, "KATO", cause));
-    }
-    if *kato_ms > MAX_KATO_MS {
-        let cause = format!("{kato_ms} ms, but at most {MAX_KATO_MS} ms are granted");
+    if let Some(cause) = features::why_not_kato(*kato_ms, hosts.limits.idle_timeout_s) {
         return Err(invalid(false, 48, "KATO", cause));
     }
     let times = (*kato_ms, cx.executor.now_ns);

@@ -57,13 +57,11 @@ pub(crate) fn file_done(
     mut buffer: Option<IoBuffer>,
 ) {
     let command = cx.command(slot);
-    if let State::Flush { namespace }
-    | State::Zeroes { namespace }
-    | State::ZeroesThenSync { namespace } = *cx.connection.queue.state_mut(slot)
+    let state = &*cx.connection.queue.state_mut(slot);
+    if state.is_slow()
+        && let Some(namespace) = state.namespace()
     {
         cx.executor.slow_ended(namespace);
-    } else if let State::Deallocate(rest) = cx.connection.queue.state_mut(slot) {
-        cx.executor.slow_ended(rest.namespace);
     }
     if let State::ZeroesThenSync { namespace } = *cx.connection.queue.state_mut(slot)
         && result == 0

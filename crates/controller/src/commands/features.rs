@@ -111,7 +111,8 @@ pub(super) fn set(
             if controller.is_restricted() {
                 check_short_kato(cdw11)?;
             }
-            check_kato(cdw11, cx.executor.registry.hosts.limits.idle_timeout_s)?;
+            let idle_timeout_s = cx.executor.registry.hosts.limits.idle_timeout_s;
+            why_not_kato(cdw11, idle_timeout_s).map_or(Ok(()), |why| Err(invalid_kato(why)))?;
             controller.kato_ms.store(cdw11, Ordering::Relaxed);
         }
         features::QUEUE_RESTRICTION if !subsystem.is_discovery() => {
@@ -177,16 +178,18 @@ fn restrict(cdw11: u32, controller: &Controller) -> Result<(), Refusal> {
     }
 }
 
-fn check_kato(kato_ms: u32, idle_timeout_s: u32) -> Result<(), Refusal> {
-    let cause = if kato_ms == 0 && idle_timeout_s == 0 {
-        "no keep-alive timer, and idle-timeout is 0".to_owned()
-    } else if kato_ms > MAX_KATO_MS {
-        format!("{kato_ms} ms, but at most {MAX_KATO_MS} ms are granted")
-    } else {
-        return Ok(());
-    };
+/// Why no host gets this keep-alive timeout, if none does.
+pub(super) fn why_not_kato(kato_ms: u32, idle_timeout_s: u32) -> Option<String> {
+    if kato_ms == 0 && idle_timeout_s == 0 {
+        return Some("there is no keep-alive timer, and idle-timeout is 0".to_owned());
+    }
+    let is_too_long = kato_ms > MAX_KATO_MS;
+    is_too_long.then(|| format!("{kato_ms} ms, but at most {MAX_KATO_MS} ms are granted"))
+}
+
+fn invalid_kato(cause: String) -> Refusal {
     let status = Status::INVALID_KEEP_ALIVE_TIMEOUT.with_dnr();
-    Err(Refusal::new(status, cause).of_field("KATO"))
+    Refusal::new(status, cause).of_field("KATO")
 }
 
 /// A restricted association must end soon after its owner falls silent.
@@ -196,8 +199,7 @@ fn check_short_kato(kato_ms: u32) -> Result<(), Refusal> {
     }
     let (least, most) = (RESTRICTED_KATO_MS.start(), RESTRICTED_KATO_MS.end());
     let cause = format!("{kato_ms} ms, but a restricted association needs {least} to {most} ms");
-    let status = Status::INVALID_KEEP_ALIVE_TIMEOUT.with_dnr();
-    Err(Refusal::new(status, cause).of_field("KATO"))
+    Err(invalid_kato(cause))
 }
 
 /// NVMe Base 2.0 §5.27.1.5.

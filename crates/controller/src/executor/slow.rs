@@ -15,8 +15,8 @@ pub(super) struct Slow {
 }
 
 impl Slow {
-    /// Returns the operation if it is to run now. Otherwise it waits. Each takes up to `threads` threads, always the same
-    /// number.
+    /// Returns the operation if it is to run now. Otherwise it waits. Each takes up to `threads` threads, always the
+    /// same number.
     pub(super) fn begin(
         &mut self,
         operation: FileOperation,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for the manager, for a grant or where no client waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often a thread looks whether it is its turn to tell the manager something.
+/// How often a thread looks whether it is its turn to send.
 const TURN: Duration = Duration::from_millis(1);
 /// Leases of a predecessor that are removed in one turn.
 const AT_ONCE: usize = 64;
@@ -26,7 +26,7 @@ pub(super) struct Store {
     names: Arc<Mutex<Names>>,
     /// Held while messages are sent. The manager does not store a descriptor that it already has under another name:
     /// so it must be told of all removals before it is told of the next descriptor, which may be the same.
-    telling: Arc<Mutex<()>>,
+    sending: Arc<Mutex<()>>,
     /// The thread that drops the leases of a predecessor.
     inherited: Option<JoinHandle<()>>,
 }
@@ -35,8 +35,8 @@ fn locked(names: &Mutex<Names>) -> MutexGuard<'_, Names> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for its turn to tell the manager something, at most until `end`.
-fn alone(lock: &Mutex<()>, end: Instant) -> io::Result<MutexGuard<'_, ()>> {
+/// Waits for the lock, at most until `end`.
+fn lock_until(lock: &Mutex<()>, end: Instant) -> io::Result<MutexGuard<'_, ()>> {
     loop {
         match lock.try_lock() {
             Ok(guard) => return Ok(guard),
@@ -49,8 +49,8 @@ fn alone(lock: &Mutex<()>, end: Instant) -> io::Result<MutexGuard<'_, ()>> {
     }
 }
 
-/// Has the manager remove one of the descriptors that are not needed any more; false if there is none. The caller tells
-/// alone.
+/// Has the manager remove one of the descriptors that are not needed any more; false if there is none. The caller
+/// holds the lock.
 fn remove_one(manager: &Manager, names: &Mutex<Names>, end: Instant) -> io::Result<bool> {
     let Some(name) = locked(names).waiting.pop() else { return Ok(false) };
     if let Err(error) = manager.remove(&name, end) {
@@ -65,14 +65,14 @@ fn remove_one(manager: &Manager, names: &Mutex<Names>, end: Instant) -> io::Resu
 fn remove_all(
     manager: &Manager,
     names: &Mutex<Names>,
-    telling: &Mutex<()>,
+    sending: &Mutex<()>,
     patience: Duration,
 ) -> io::Result<()> {
     loop {
         let end = Instant::now() + patience;
-        let _alone = match alone(telling, end) {
+        let _alone = match lock_until(sending, end) {
             Ok(guard) => guard,
-            // Who tells now removes them as well, or a later call does.
+            // Who sends now removes them as well, or a later call does.
             Err(_) if patience.is_zero() => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -91,8 +91,8 @@ impl Store {
         let stored = leases.iter().map(|(name, _)| name.as_str());
         let names = Arc::new(Mutex::new(Names::new(promised.unwrap_or(usize::MAX), stored)));
         let is_promised = promised.is_some();
-        let telling = Arc::default();
-        let mut store = Self { manager, is_promised, names, telling, inherited: None };
+        let sending = Arc::default();
+        let mut store = Self { manager, is_promised, names, sending, inherited: None };
         store.inherited = store.drop_inherited(leases)?;
         Ok(Some(store))
     }
@@ -122,12 +122,12 @@ impl Store {
         kept.map(|()| Some(name))
     }
 
-    /// Removals that wait come first: see `telling`.
+    /// Removals that wait come first: see `sending`.
     fn begin_to_keep(&self, name: Name, descriptor: BorrowedFd<'_>) -> io::Result<Barrier> {
         let end = Instant::now() + PATIENCE;
-        let _alone = alone(&self.telling, end)?;
+        let _alone = lock_until(&self.sending, end)?;
         while remove_one(&self.manager, &self.names, end)? {}
-        self.manager.begin_to_store(&name.text(), descriptor, end)
+        self.manager.store(&name.text(), descriptor, end)
     }
 
     /// Drops a duplicate, without waiting for the manager: if it does not accept that now, [`tend`](Self::tend) tries
@@ -151,7 +151,7 @@ impl Store {
     }
 
     fn remove_all(&self, patience: Duration) -> io::Result<()> {
-        remove_all(&self.manager, &self.names, &self.telling, patience)
+        remove_all(&self.manager, &self.names, &self.sending, patience)
     }
 
     fn drop_inherited(&self, leases: Vec<(String, OwnedFd)>) -> io::Result<Option<JoinHandle<()>>> {
@@ -164,7 +164,7 @@ impl Store {
             leases.len()
         );
         let (manager, names) = (self.manager.try_clone()?, Arc::clone(&self.names));
-        let lock = Arc::clone(&self.telling);
+        let lock = Arc::clone(&self.sending);
         let later = move || {
             std::thread::sleep(EXPIRED);
             let left: Vec<String> = leases.into_iter().map(|(name, _)| name).collect();
@@ -220,8 +220,8 @@ mod tests {
         let manager = Manager::connect(path.as_os_str()).expect("it listens");
         while manager.notify("STATUS=busy").is_ok() {}
         let names = Arc::new(Mutex::new(Names::new(5, std::iter::empty())));
-        let telling = Arc::default();
-        let store = Store { manager, is_promised: true, names, telling, inherited: None };
+        let sending = Arc::default();
+        let store = Store { manager, is_promised: true, names, sending, inherited: None };
         let take = || std::iter::from_fn(|| locked(&store.names).take()).collect::<Vec<Name>>();
         let taken = take();
         assert_eq!(taken.len(), 5);
@@ -251,8 +251,8 @@ mod tests {
         let listener = UnixDatagram::bind(&path).expect("a socket");
         let manager = Manager::connect(path.as_os_str()).expect("it listens");
         let names = Arc::new(Mutex::new(Names::new(5, std::iter::empty())));
-        let telling = Arc::default();
-        let store = Store { manager, is_promised: true, names, telling, inherited: None };
+        let sending = Arc::default();
+        let store = Store { manager, is_promised: true, names, sending, inherited: None };
         let old = locked(&store.names).take().expect("a name");
         locked(&store.names).waiting.push(old.text());
         std::thread::scope(|scope| {

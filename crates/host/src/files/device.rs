@@ -81,8 +81,8 @@ impl NamespaceDevice {
     }
 
     /// Refuses the kernel's disk of another namespace than this one, as far as sysfs tells, and a partition of the
-    /// subsystem's disks. With `nqn`, only disks of that subsystem are compared, because a disk of another subsystem, or
-    /// a partition of it, may be what a target on this machine serves.
+    /// subsystem's disks. With `nqn`, only disks of that subsystem are compared, because a disk of another subsystem,
+    /// or a partition of it, may be what a target on this machine serves.
     pub(crate) fn compare(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), String> {
         let Identity::Block(number) = self.identity else { return Ok(()) };
         let path = self.path.display();

@@ -23,8 +23,8 @@ const REFUSED_MAX: Duration = Duration::from_secs(5);
 /// Pause before a lane on a second-best path asks the best path again, which had refused it a queue.
 const SECOND_BEST: Duration = Duration::from_secs(5);
 
-/// How long requests wait for a queue with slow requests to become empty, because another path is better: afterwards the
-/// lane keeps its path for a while.
+/// How long requests wait for a queue with slow requests to become empty, because another path is better: afterwards
+/// the lane keeps its path for a while.
 const DRAIN: Duration = Duration::from_millis(50);
 /// The same if the path cannot be used any more: afterwards the slow requests are sent again, too, if that is safe.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -237,7 +237,8 @@ impl OnPaths {
         }
     }
 
-    /// A queue that is to be replaced should be empty soon, because requests wait for that. Returns how many have ended.
+    /// A queue that is to be replaced should be empty soon, because requests wait for that. Returns how many have
+    /// ended.
     fn drain(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
         if !self.leaves || !queue.is_connected() || queue.requests().in_flight() == 0 {
             self.draining = None;
@@ -271,6 +272,13 @@ impl OnPaths {
         });
         self.ledger.send_again(Instant::now());
         ended
+    }
+
+    /// Other lanes have all queues of a target; that may change.
+    fn note_refusal(&self, link: &Link, error: &Error) {
+        if !self.is_refused {
+            self.paths.refused_queue(link, error);
+        }
     }
 
     /// Replaces a queue that is lost, or empty and not on the best path, by one on the best path that does not refuse
@@ -317,11 +325,8 @@ impl OnPaths {
                         self.pause = None;
                         return;
                     }
-                    // Other lanes have all queues of this target; that may change.
                     Err(error) if error.is_refused_queue() => {
-                        if !self.is_refused {
-                            self.paths.refused_queue(link, &error);
-                        }
+                        self.note_refusal(link, &error);
                         refusals += 1;
                         if Instant::now() >= end {
                             break;

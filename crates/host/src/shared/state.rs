@@ -42,8 +42,7 @@ pub(super) struct State {
     pub(super) gathering: Option<Gathering>,
     /// The lane's socket, to wait for without the lock.
     pub(super) socket: Arc<OwnedFd>,
-    /// That is the socket of an earlier connection.
-    lacks_socket: bool,
+    has_old_socket: bool,
     /// The calls, indexed by their tags on the lane.
     pub(super) calls: Vec<Call>,
     pub(super) free: Vec<u32>,
@@ -106,7 +105,7 @@ impl State {
     pub(super) fn new(lane: Lane, caravan: Caravan) -> Result<Self, Error> {
         Ok(Self {
             socket: Arc::new(lane.socket()?),
-            lacks_socket: false,
+            has_old_socket: false,
             lane,
             gathering: None,
             calls: Vec::new(),
@@ -215,9 +214,9 @@ impl State {
     /// Takes the socket of the lane's new connection.
     fn look_for_socket(&mut self) {
         let socket = self.lane.socket();
-        // If the new connection is lost already, the next receive reports it. If the process has no descriptor left, the
-        // next receive tries again.
-        self.lacks_socket = socket.is_err() && self.lane.has_socket();
+        // If the new connection is lost already, the next receive reports it. If the process has no descriptor left,
+        // the next receive tries again.
+        self.has_old_socket = socket.is_err() && self.lane.has_socket();
         if let Ok(socket) = socket {
             self.socket = Arc::new(socket);
             // The driver may still wait for the old socket.
@@ -302,7 +301,7 @@ impl State {
         while let Some((tag, error)) = gathering.as_mut().and_then(Gathering::take_lost) {
             end(tag, Err(error));
         }
-        if self.lacks_socket || self.lane.renewals() != renewals {
+        if self.has_old_socket || self.lane.renewals() != renewals {
             self.look_for_socket();
         }
         self.doorbell.answered(ended);
