@@ -119,7 +119,7 @@ def boot(control, options, programs, more):
     command = ["qemu-system-x86_64", *more, "-cpu", "max", "-smp", str(options.processors)]
     command += ["-m", str(options.memory), "-display", "none", "-no-reboot", "-nodefaults"]
     command += ["-kernel", str(directory(options) / "vmlinuz"), "-initrd", str(initrd(options, programs))]
-    command += ["-append", f"console=ttyS0 panic=-1 {options.append}"]
+    command += ["-append", f"console=ttyS0 panic=-1 log_buf_len=4M {options.append}"]
     for name, size, block in DRIVES:
         image = folder / f"{name}.img"
         image.unlink(missing_ok=True)

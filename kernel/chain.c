@@ -47,6 +47,11 @@ static void xrp_prepare_all(struct xrp_chain *chain)
 	memset(&chain->command, 0, sizeof(chain->command));
 	chain->command.rw.opcode = nvme_cmd_read;
 	chain->command.rw.nsid = cpu_to_le32(chain->domain->nsid);
+	/*
+	 * A drive that has been formatted with protection information since the domain was made strips
+	 * it, as for the block layer's reads: it would not fit into the pages. Others ignore this.
+	 */
+	chain->command.rw.control = cpu_to_le16(NVME_RW_PRINFO_PRACT);
 	chain->prepared = 0;
 }
 

@@ -20,8 +20,16 @@
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/version.h>
 #include <linux/vmalloc.h>
 #include "xrp.h"
+
+/* From 7.1 on a work queue must say whether it is bound to processors; before it is unless it says otherwise. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
+#define XRP_WQ_PERCPU WQ_PERCPU
+#else
+#define XRP_WQ_PERCPU 0
+#endif
 
 int sq_lock_offset = -1;
 module_param(sq_lock_offset, int, 0444);
@@ -343,7 +351,7 @@ static int __init xrp_module_init(void)
 		pr_err("refused: a lock at offset %d cannot be\n", sq_lock_offset);
 		return -EINVAL;
 	}
-	xrp_workqueue = alloc_workqueue("bpfof_xrp", WQ_HIGHPRI | WQ_MEM_RECLAIM, 0);
+	xrp_workqueue = alloc_workqueue("bpfof_xrp", WQ_HIGHPRI | WQ_MEM_RECLAIM | XRP_WQ_PERCPU, 0);
 	if (!xrp_workqueue)
 		return -ENOMEM;
 	error = xrp_ops_register();

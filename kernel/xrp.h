@@ -62,7 +62,7 @@ struct xrp_context {
 	u32 next_file[XRP_READS_MAX];
 };
 
-/* The argument of a rewritten function: crates/function/src/kernel/mod.rs. */
+/* The argument of a rewritten function: crates/function/src/kernel/contract.rs. */
 struct bpfof_xrp_hop {
 	u64 slot;
 	u64 limit;
@@ -77,7 +77,7 @@ struct bpfof_xrp_hop {
 	u64 helper_bytes;	/* left for helpers */
 };
 
-/* Upper half of fault: enum Ended of crates/function/src/kernel/mod.rs. */
+/* Upper half of fault: enum Ended of crates/function/src/kernel/contract.rs. */
 enum {
 	XRP_FAULT_MEMORY = 1,
 	XRP_FAULT_READ_ONLY,

@@ -8,7 +8,9 @@ use bpfof_controller::{
     Transport, parse_address, parse_cntlids, parse_size, parse_tls_mode,
 };
 use bpfof_operations::client::Client;
-use bpfof_operations::control::{self, Bound, Change, Control, ControlError, Operations};
+use bpfof_operations::control::{
+    self, Bound, Change, Control, ControlError, Operations, TAKEN_OVER,
+};
 use bpfof_operations::edit::{self, Edit, Place};
 use bpfof_operations::hand_over::{self, Claims, Sockets};
 use bpfof_operations::names::Names;
@@ -250,17 +252,21 @@ fn serve_changes(
             return log::info!("signal {signal}: stopping");
         }
         daemon::tell(manager, Manager::notify_reloading);
-        if signal == SIGHUP && claims.are_free() {
+        // While it exists, no other target takes over and reads the configuration.
+        let changing = claims.change();
+        if signal == SIGHUP && changing.is_some() {
             let _ = carry_out(&Change::Reload, options, server, texts);
         } else if signal == SIGHUP {
-            log::warn!(
-                "not reloaded: another target is taking over, and has read the file already"
-            );
+            log::warn!("{TAKEN_OVER}");
         }
         let changes = std::mem::take(&mut *lock(asked));
         for (change, asker) in changes {
-            let _ = asker.send(carry_out(&change, options, server, texts));
+            let _ = asker.send(match &changing {
+                Some(_) => carry_out(&change, options, server, texts),
+                None => Err(TAKEN_OVER.to_owned()),
+            });
         }
+        drop(changing);
         daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
 }

@@ -323,8 +323,8 @@ impl Serialize for Histogram {
 pub struct ClassMetrics {
     /// Time from the arrival of a command to its answer.
     pub latency: Histogram,
-    /// Commands that ended with an error status, without those that are refused before their namespace is known or
-    /// because their data came damaged.
+    /// Commands that ended with an error status, without those that are refused before they begin or because their data
+    /// came damaged.
     pub errors: u64,
     /// Bytes read or written; for chains, the bytes that they read at the target.
     pub bytes: u64,

@@ -23,6 +23,8 @@ pub(crate) struct Namespace {
     pub(crate) backend: Backend,
     /// Writes that it has acknowledged and lost.
     pub(crate) lost_writes: Arc<LostWrites>,
+    /// Reads, writes and flushes in which the file or disk has failed.
+    device_errors: Arc<AtomicU64>,
     /// Identifiers of a file are the same on every start: made from its path and the subsystem's name; identifiers of a
     /// disk likewise, from its own identifiers. Those of memory that is not a file are new each time, because its
     /// contents are gone: Linux then gives up the old namespace instead of going on with zeroes.
@@ -177,6 +179,7 @@ impl Namespace {
             blocks: AtomicU64::new(backend.size_bytes() / u64::from(block_bytes)),
             backend,
             lost_writes: Arc::default(),
+            device_errors: Arc::default(),
             nguid,
             uuid,
             ana_group: AtomicU32::new(config.ana_group),
@@ -208,6 +211,7 @@ impl Namespace {
             blocks: AtomicU64::new(self.blocks()),
             backend: self.backend.clone(),
             lost_writes: Arc::clone(&self.lost_writes),
+            device_errors: Arc::clone(&self.device_errors),
             nguid,
             uuid,
             ana_group: AtomicU32::new(config.ana_group),
@@ -216,6 +220,16 @@ impl Namespace {
             identity: self.identity.clone(),
             given_uuid: config.uuid,
         }
+    }
+
+    /// Counts a read, write or flush in which the file or disk has failed.
+    pub(crate) fn note_device_error(&self) {
+        self.device_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there have been since it was opened.
+    pub(crate) fn device_errors(&self) -> u64 {
+        self.device_errors.load(Ordering::Relaxed)
     }
 
     /// Whether it is what `config` describes, except perhaps for the size of a file.

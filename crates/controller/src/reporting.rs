@@ -152,6 +152,7 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
                 size_bytes: namespace.blocks() << namespace.block_shift,
                 block_bytes: 1 << namespace.block_shift,
                 lost_writes: namespace.lost_writes.last(),
+                device_errors: namespace.device_errors(),
                 read,
                 write,
                 flush,

@@ -519,17 +519,23 @@ fn installed_functions_that_a_program_uses_must_be_there() {
     }
 }
 
-/// The program can install the function again.
+/// The program can install the function again. Nobody else may have put another in its place.
 #[test]
 fn an_installed_function_that_is_gone_everywhere_excludes_no_path() {
-    let (mut controller, targets) = connect_to_installed(&["f", "g"]);
-    controller.installed_function("g").unwrap();
-    targets.iter().for_each(|target| set(&target.deaf, true));
-    (0..2).for_each(|path| is_in(&controller, path, PathState::Lost));
-    for (path, target) in targets.iter().enumerate() {
-        has_installed(target, &["f"]);
-        set(&target.deaf, false);
-        is_in(&controller, path, PathState::Optimized);
+    for (programs, is_used) in
+        [(&["f", "g"][..], true), (&["f", "h"], false), (&["f", "g:other"], false)]
+    {
+        let (mut controller, targets) = connect_to_installed(&["f", "g"]);
+        controller.installed_function("g").unwrap();
+        targets.iter().for_each(|target| set(&target.deaf, true));
+        (0..2).for_each(|path| is_in(&controller, path, PathState::Lost));
+        for (path, target) in targets.iter().enumerate() {
+            has_installed(target, &["f"]);
+            set(&target.deaf, false);
+            is_in(&controller, path, PathState::Optimized);
+        }
+        has_installed(&targets[0], programs);
+        assert_eq!(is_used_again(&controller, &targets, 0), is_used, "{programs:?}");
     }
 }
 

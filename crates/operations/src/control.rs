@@ -68,9 +68,10 @@ pub struct Operations {
     pub paths: Paths,
     /// Returns the sockets that another process needs to replace this one.
     pub hand_over: Box<dyn Fn() -> Result<Sockets, String> + Send + Sync>,
-    /// Undoes the changes that the hand-over made in this process: the process that asked for the sockets is gone.
+    /// Undoes the changes that the hand-over made in this process: the process that asked for the sockets is gone, or
+    /// cannot have them.
     pub take_back: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
-    /// Whether a process has claimed the sockets.
+    /// Whether a process has claimed the sockets, or the configuration is being changed.
     pub claims: Arc<Claims>,
     /// Stops accepting connections: the other process accepts them from then on.
     pub retire: Box<dyn Fn() + Send + Sync>,
@@ -78,6 +79,17 @@ pub struct Operations {
     pub stop: Box<dyn Fn() + Send + Sync>,
     /// Changes the configuration; the error says what has not changed, and why.
     pub change: Box<dyn Fn(Change) -> Result<Option<Place>, String> + Send + Sync>,
+}
+
+impl Operations {
+    /// Undoes what offering the sockets has changed.
+    fn lock_files_again(&self) {
+        if let Err(error) = (self.take_back)() {
+            log::error!(
+                "cannot lock the files of namespaces again, so other targets can open them: {error}"
+            );
+        }
+    }
 }
 
 /// A change that operators can request.
@@ -262,11 +274,15 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
                 Ok(Value::Null)
             }
             "hand-over" => {
-                let taken = "another process is taking over, or has taken over";
-                let taken = || Failure::new(Failure::FAILED, taken);
-                claim = Some(operations.claims.claim().ok_or_else(taken)?);
-                successor.has_sockets = true;
-                hand_over::offer(&*operations.hand_over, &mut sockets)
+                let taken = |why: &str| Failure::new(Failure::FAILED, why);
+                claim = Some(operations.claims.claim().map_err(taken)?);
+                let offered = hand_over::offer(&*operations.hand_over, &mut sockets);
+                successor.has_sockets = offered.is_ok();
+                if offered.is_err() {
+                    operations.lock_files_again();
+                    claim = None;
+                }
+                offered
             }
             _ => {
                 let result = carry_out(operations, method, params);
@@ -310,11 +326,7 @@ impl Successor<'_> {
 
     fn take_back(&self) {
         log::warn!("the process that was taking over has given up: this target goes on");
-        if let Err(error) = (self.operations.take_back)() {
-            log::error!(
-                "cannot lock the files of namespaces again, so other targets can open them: {error}"
-            );
-        }
+        self.operations.lock_files_again();
     }
 }
 
@@ -339,6 +351,10 @@ fn place(params: &Value) -> Result<Place, Failure> {
     Ok(Place { subsystem, nsid: nsid.ok_or_else(missing)? })
 }
 
+/// Why the configuration does not change.
+pub const TAKEN_OVER: &str = "nothing has changed: another target is taking over from this one, and has read the \
+     configuration already; try again in a moment";
+
 fn begin_trace(operations: &Operations, params: &Value) -> Result<Tracing, Failure> {
     let request = match params {
         Value::Null => TraceRequest::default(),
@@ -356,10 +372,9 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
     };
     let failed = |error: String| Failure::new(Failure::FAILED, error);
     let changes = matches!(method, "reload" | "keys.reload") || method.starts_with("namespace.");
-    if changes && !operations.claims.are_free() {
-        let why = "nothing has changed: another target is taking over from this one, and has read the \
-                   configuration already; try again in a moment";
-        return Err(failed(why.to_owned()));
+    let changing = if changes { operations.claims.change() } else { None };
+    if changes && changing.is_none() {
+        return Err(failed(TAKEN_OVER.to_owned()));
     }
     match method {
         "report" => {

@@ -18,7 +18,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The most sockets that are handed over: the kernel takes 253 at a time.
@@ -29,35 +29,62 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who may get the sockets: one process at a time, as long as the connection of its request lives, and none any more
-/// once this target has retired.
+/// once this target has retired. It reads the configuration after its claim, so none changes meanwhile.
 #[derive(Debug, Default)]
-pub struct Claims(AtomicU8);
+pub struct Claims(Mutex<State>);
 
-const FREE: u8 = 0;
-const CLAIMED: u8 = 1;
-const RETIRED: u8 = 2;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// No process has a claim; the configuration is being changed by this many.
+    Free(u32),
+    Claimed,
+    Retired,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State::Free(0)
+    }
+}
 
 impl Claims {
-    /// Claims the sockets for a process; none if another has a claim. The claim ends when the returned value is
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims the sockets for a process, or tells why it cannot have them. The claim ends when the returned value is
     /// dropped.
-    pub(crate) fn claim(&self) -> Option<Claim<'_>> {
-        let claimed = self.0.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Acquire);
-        claimed.is_ok().then_some(Claim(self))
+    pub(crate) fn claim(&self) -> Result<Claim<'_>, &'static str> {
+        let mut state = self.state();
+        match *state {
+            State::Free(0) => {
+                *state = State::Claimed;
+                Ok(Claim(self))
+            }
+            State::Free(_) => Err("its configuration is being changed; try again in a moment"),
+            State::Claimed | State::Retired => {
+                Err("another process is taking over, or has taken over")
+            }
+        }
+    }
+
+    /// Begins a change of the configuration, which ends when the returned value is dropped; none if a process is taking
+    /// over, or has.
+    #[must_use]
+    pub fn change(&self) -> Option<Changing<'_>> {
+        let mut state = self.state();
+        let State::Free(changes) = *state else { return None };
+        *state = State::Free(changes + 1);
+        Some(Changing(self))
     }
 
     /// Records that another process has the sockets for good.
     pub(crate) fn retire(&self) {
-        self.0.store(RETIRED, Ordering::Release);
-    }
-
-    /// Whether no process is taking over, nor has.
-    #[must_use]
-    pub fn are_free(&self) -> bool {
-        self.0.load(Ordering::Acquire) == FREE
+        *self.state() = State::Retired;
     }
 
     pub(crate) fn are_retired(&self) -> bool {
-        self.0.load(Ordering::Acquire) == RETIRED
+        *self.state() == State::Retired
     }
 }
 
@@ -67,7 +94,22 @@ pub(crate) struct Claim<'a>(&'a Claims);
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        let _ = self.0.0.compare_exchange(CLAIMED, FREE, Ordering::AcqRel, Ordering::Acquire);
+        let mut state = self.0.state();
+        if *state == State::Claimed {
+            *state = State::Free(0);
+        }
+    }
+}
+
+/// A change of the configuration. No process can claim the sockets meanwhile.
+#[derive(Debug)]
+pub struct Changing<'a>(&'a Claims);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if let State::Free(changes) = &mut *self.0.state() {
+            *changes -= 1;
+        }
     }
 }
 

@@ -283,7 +283,14 @@ impl Metrics {
         });
         Family::gauge("namespace_size", "Size of a namespace")
             .of(Unit_::Bytes)
-            .encode(encoder, sizes)
+            .encode(encoder, sizes)?;
+        let errors = self.report.namespaces.iter().map(|namespace| {
+            let labels =
+                [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
+            (labels, counter(namespace.device_errors))
+        });
+        let what = "Reads, writes and flushes in which the file or disk has failed";
+        Family::counter("device_errors", what).encode(encoder, errors)
     }
 
     /// Metrics by function that is installed for all hosts.
@@ -295,7 +302,7 @@ impl Metrics {
             (
                 Family::counter(
                     "function_faults",
-                    "Chains of an installed function that ended in a fault or out of budget",
+                    "Chains of an installed function that ended in a fault or beyond a budget of time",
                 ),
                 |of| of.faults,
             ),

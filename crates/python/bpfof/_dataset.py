@@ -45,7 +45,7 @@ def dataset(
     """Files as a dataset: filtered and reduced where they are stored.
 
     ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns; the rows of a file that
-    is named twice occur twice. The dataset keeps absolute paths. ``format`` is ``"csv"``, ``"npy"``,
+    is named twice occur twice. The dataset keeps absolute paths, also of ``device``. ``format`` is ``"csv"``, ``"npy"``,
     ``"arrow"`` (IPC, uncompressed) or ``"records"``; by default it follows from the names, and ``schema`` without
     ``format`` means records. ``schema`` has the fields of records, as in
     ``"id u64, zone i32, name char(16), pad pad(4), fare f64"`` or as a :class:`pyarrow.Schema`; for CSV the kinds of
@@ -60,7 +60,7 @@ def dataset(
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if isinstance(schema, pa.Schema):
         schema = _fields_of(schema)
-    device = None if device is None else os.fspath(device)
+    device = None if device is None else os.path.abspath(os.fspath(device))
     if not 1 <= chains <= 256:
         raise QuestionError("chains must be 1 to 256")
     source = _bpfof.Source([os.fspath(path) for path in paths], schema, format, delimiter, header)

@@ -114,9 +114,11 @@ class File:
         return [Answer(*end) for end in ends]
 
     def wait_mapped(self, timeout: float = 5.0) -> bool:
-        """Waits until the target has maps of the files, and returns whether it has. Calling this is optional.
+        """Waits until the target has maps of the files, and returns whether it has; sooner if it cannot have one of them
+        now. Calling this is optional.
         ``timeout`` is in seconds, and may be ``math.inf``."""
-        return self._native.wait_mapped(timeout)
+        with _in_range():
+            return self._native.wait_mapped(timeout)
 
     @property
     def is_connected(self) -> bool:
@@ -134,7 +136,7 @@ class File:
         return self._native.lost
 
     def close(self) -> None:
-        """Closes files and connection."""
+        """Closes the files. The connection ends with the functions that were loaded by it."""
         self._opened = None
 
     def __enter__(self) -> File:

@@ -13,6 +13,8 @@ use bpfof_host::{Controller, Error, Options};
 use bpfof_query::ask::Where;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -241,7 +243,9 @@ impl Files {
         };
         let data = py.detach(|| {
             let failed = |error| Failure::file(&error, file.path(), &error);
-            let length = file.file().and_then(|file| file.metadata()).map_err(failed)?.len();
+            // The metadata of a block device have no length.
+            let end = |file: Arc<File>| (&*file).seek(SeekFrom::End(0));
+            let length = file.file().and_then(end).map_err(failed)?;
             let left = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX);
             let size = size.min(left);
             if size > READ_MAX_BYTES {

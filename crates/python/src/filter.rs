@@ -2,7 +2,9 @@
 
 use crate::source::Source;
 use crate::substrait::{Expression, Literal, Unknown, parse};
-use bpfof_query::{Compare, Kind, Predicate, Scalar, Schema, Value};
+use arrow_schema::DataType;
+use bpfof_query::infer;
+use bpfof_query::{Compare, Format, Kind, Predicate, Scalar, Value};
 use pyo3::prelude::*;
 use std::collections::BTreeSet;
 
@@ -40,7 +42,7 @@ impl Filter {
                 collect_columns(&expression, &mut columns);
                 let name = |at: &usize| schema.columns.get(*at).map(|column| column.name.clone());
                 filter.columns = columns.iter().filter_map(name).collect();
-                filter.add(expression, schema);
+                filter.add(expression, &source.0);
             }
             Err(why) => {
                 filter.left.push(why);
@@ -83,12 +85,12 @@ impl Filter {
 }
 
 impl Filter {
-    fn add(&mut self, expression: Expression, schema: &Schema) {
+    fn add(&mut self, expression: Expression, source: &infer::Source) {
         match expression {
             Expression::Call(name, all) if name == "and" => {
-                all.into_iter().for_each(|one| self.add(one, schema));
+                all.into_iter().for_each(|one| self.add(one, source));
             }
-            other => match predicate(&other, schema) {
+            other => match predicate(&other, source) {
                 Ok(predicate) => {
                     let mut columns = BTreeSet::new();
                     collect_columns(&other, &mut columns);
@@ -117,39 +119,39 @@ fn collect_columns(expression: &Expression, to: &mut BTreeSet<usize>) {
     }
 }
 
-fn predicate(expression: &Expression, schema: &Schema) -> Result<Predicate, Unknown> {
+fn predicate(expression: &Expression, source: &infer::Source) -> Result<Predicate, Unknown> {
     let (name, arguments) = match expression {
         Expression::Literal(Literal::Boolean(value)) => return Ok(Predicate::Constant(*value)),
-        Expression::In(value, options) => return among(value, options, schema),
+        Expression::In(value, options) => return among(value, options, source),
         Expression::Call(name, arguments) => (&**name, &arguments[..]),
         Expression::Literal(_) | Expression::Column(_) => {
             return Err("this is not a condition".to_owned());
         }
     };
-    let each = || arguments.iter().map(|one| predicate(one, schema)).collect::<Result<_, _>>();
+    let each = || arguments.iter().map(|one| predicate(one, source)).collect::<Result<_, _>>();
     let compare = |compare| match arguments {
         [left, right] => {
-            Ok(Predicate::Compare(compare, scalar(left, schema)?, scalar(right, schema)?))
+            Ok(Predicate::Compare(compare, scalar(left, source)?, scalar(right, source)?))
         }
         _ => Err(unknown(name)),
     };
     match (name, arguments) {
         ("and", _) => Ok(Predicate::And(each()?)),
         ("or", _) => Ok(Predicate::Or(each()?)),
-        ("not", [one]) => Ok(Predicate::Not(Box::new(predicate(one, schema)?))),
+        ("not", [one]) => Ok(Predicate::Not(Box::new(predicate(one, source)?))),
         ("equal", _) => compare(Compare::Equal),
         ("not_equal", _) => compare(Compare::NotEqual),
         ("lt", _) => compare(Compare::Less),
         ("lte", _) => compare(Compare::AtMost),
         ("gt", _) => compare(Compare::Greater),
         ("gte", _) => compare(Compare::AtLeast),
-        ("is_null", [one]) => Ok(Predicate::IsNull(scalar(one, schema)?)),
+        ("is_null", [one]) => Ok(Predicate::IsNull(scalar(one, source)?)),
         ("is_not_null", [one]) => {
-            Ok(Predicate::Not(Box::new(Predicate::IsNull(scalar(one, schema)?))))
+            Ok(Predicate::Not(Box::new(Predicate::IsNull(scalar(one, source)?))))
         }
-        ("is_nan", [one]) => Ok(Predicate::IsNan(scalar(one, schema)?)),
+        ("is_nan", [one]) => Ok(Predicate::IsNan(scalar(one, source)?)),
         ("starts_with", [one, Expression::Literal(Literal::Text(text))]) => {
-            Ok(Predicate::StartsWith(scalar(one, schema)?, text.clone()))
+            Ok(Predicate::StartsWith(scalar(one, source)?, text.clone()))
         }
         _ => Err(unknown(name)),
     }
@@ -159,9 +161,9 @@ fn unknown(name: &str) -> Unknown {
     format!("stages do not support {name}")
 }
 
-fn scalar(expression: &Expression, schema: &Schema) -> Result<Scalar, Unknown> {
+fn scalar(expression: &Expression, source: &infer::Source) -> Result<Scalar, Unknown> {
     match expression {
-        Expression::Column(at) if *at < schema.columns.len() => Ok(Scalar::Column(*at)),
+        Expression::Column(at) if *at < source.schema.columns.len() => Ok(Scalar::Column(*at)),
         Expression::Literal(literal) => value(literal).map(Scalar::Literal),
         Expression::Call(name, _) => Err(unknown(name)),
         _ => Err("this is neither a column nor a literal".to_owned()),
@@ -181,16 +183,27 @@ fn value(literal: &Literal) -> Result<Value, Unknown> {
 
 /// pyarrow's `is_in` is never unknown: a missing value is in no list. It converts the values to the type of the column,
 /// and compares zeroes and NaN by their bits; such lists are left to pyarrow.
-fn among(of: &Expression, options: &[Literal], schema: &Schema) -> Result<Predicate, Unknown> {
-    let Scalar::Column(at) = scalar(of, schema)? else {
+fn among(
+    of: &Expression,
+    options: &[Literal],
+    source: &infer::Source,
+) -> Result<Predicate, Unknown> {
+    let Scalar::Column(at) = scalar(of, source)? else {
         return Err("only a column can be compared with a list of values".to_owned());
     };
-    let kind = schema.columns[at].kind;
+    let kind = source.schema.columns[at].kind;
+    // Booleans and times of Arrow are integers here.
+    let is_other = match &source.format {
+        Format::Columns { columns, .. } => columns
+            .get(at)
+            .is_some_and(|of| of.data_type.is_temporal() || of.data_type == DataType::Boolean),
+        _ => false,
+    };
     let mut values = Vec::new();
     for option in options {
         let value = value(option)?;
         let is_alike = match &value {
-            Value::Int(_) => kind.is_integer(),
+            Value::Int(_) => kind.is_integer() && !is_other,
             Value::Text(_) => kind == Kind::Utf8,
             Value::Float(number) => {
                 let is_plain = *number != 0.0 && number.is_finite();

@@ -89,6 +89,17 @@ impl Plan {
     }
 }
 
+/// Serialised values behind a name of their format, with its version, and their hash.
+pub(crate) fn sealed(magic: &[u8; 8], body: &[u8]) -> Vec<u8> {
+    [&magic[..], &hash_of(body), body].concat()
+}
+
+/// The values in `sealed` bytes; None if they have another format, or are damaged.
+pub(crate) fn unsealed<'b>(magic: &[u8; 8], bytes: &'b [u8]) -> Option<&'b [u8]> {
+    let (hash, body) = bytes.strip_prefix(magic)?.split_first_chunk::<HASH_BYTES>()?;
+    (*hash == hash_of(body)).then_some(body)
+}
+
 fn hash_of(body: &[u8]) -> [u8; HASH_BYTES] {
     let hash = Sha256::digest(body);
     let mut beginning = [0; HASH_BYTES];
@@ -185,11 +196,7 @@ impl Plan {
     #[staticmethod]
     fn from_bytes(bytes: &[u8]) -> Result<Self, Failure> {
         let damaged = || Failure::damaged("plan");
-        let rest = bytes.strip_prefix(PLAN_MAGIC).ok_or_else(damaged)?;
-        let (hash, body) = rest.split_first_chunk::<HASH_BYTES>().ok_or_else(damaged)?;
-        if *hash != hash_of(body) {
-            return Err(damaged());
-        }
+        let body = unsealed(PLAN_MAGIC, bytes).ok_or_else(damaged)?;
         let plan: Self = postcard::from_bytes(body).map_err(|_| damaged())?;
         query::check(&plan.plan)?;
         Ok(plan)
@@ -198,7 +205,7 @@ impl Plan {
     /// Serialises the plan for another process.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
         let body = self.body()?;
-        Ok(PyBytes::new(py, &[&PLAN_MAGIC[..], &hash_of(&body), &body].concat()))
+        Ok(PyBytes::new(py, &sealed(PLAN_MAGIC, &body)))
     }
 
     fn __reduce__<'py>(

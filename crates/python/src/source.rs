@@ -2,6 +2,7 @@
 
 use crate::batch::Batch;
 use crate::failure::Failure;
+use crate::plan::{sealed, unsealed};
 use crate::watch::watched;
 use bpfof_query::infer::{self, FormatName, Hints};
 use bpfof_query::{
@@ -10,6 +11,9 @@ use bpfof_query::{
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
+
+/// Begins a serialised source.
+const MAGIC: &[u8; 8] = b"bpfofSO1";
 
 /// Files with the same format and columns.
 #[pyclass(frozen, module = "bpfof._bpfof")]
@@ -83,16 +87,18 @@ impl Source {
     /// Restores a source from `to_bytes`.
     #[staticmethod]
     fn from_bytes(bytes: &[u8]) -> Result<Self, Failure> {
-        let parts: Result<Parts, _> = postcard::from_bytes(bytes);
-        let (files, schema, format) = parts.map_err(|_| Failure::damaged("source"))?;
+        let damaged = || Failure::damaged("source");
+        let body = unsealed(MAGIC, bytes).ok_or_else(damaged)?;
+        let parts: Result<Parts, _> = postcard::from_bytes(body);
+        let (files, schema, format) = parts.map_err(|_| damaged())?;
         Ok(Self(infer::Source { files, schema, format }))
     }
 
     /// Serialises the source for another process.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
         let infer::Source { files, schema, format } = &self.0;
-        let bytes = postcard::to_stdvec(&(files, schema, format)).map_err(Failure::question)?;
-        Ok(PyBytes::new(py, &bytes))
+        let body = postcard::to_stdvec(&(files, schema, format)).map_err(Failure::question)?;
+        Ok(PyBytes::new(py, &sealed(MAGIC, &body)))
     }
 
     /// Each file with its size in bytes, in order.

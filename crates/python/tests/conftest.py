@@ -1,11 +1,15 @@
 """Targets with mounted images, and where the program is."""
 
+import _thread
+import contextlib
 import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -99,7 +103,8 @@ def disks():
         skip(why)
     disks = []
     try:
-        disks += [Disk() for _ in range(4)]
+        for _ in range(4):
+            disks.append(Disk())
         yield disks
     finally:
         for disk in disks:
@@ -113,6 +118,31 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, (12 << 30, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextlib.contextmanager
+def stopped(process: subprocess.Popen):
+    """A child process that does nothing meanwhile."""
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        # One thread takes the signal; the others run on until it stops them.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def ctrl_c(after_seconds: float):
+    """Presses Ctrl-C once, which must end the block; never later."""
+    timer = threading.Timer(after_seconds, _thread.interrupt_main)
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 def write(path: Path, contents: bytes) -> Path:

@@ -44,7 +44,7 @@ mod as_list {
 }
 
 /// A key of a group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum Key {
     Null,
     Int(i128),
@@ -266,6 +266,7 @@ pub(crate) fn top_order(one: &Value, other: &Value, descending: bool) -> Orderin
     }
 }
 
+/// The rows of groups, in an order of their keys: a limit takes the same groups in each run.
 fn group_rows(
     plan: &Plan,
     mut groups: HashMap<Vec<Key>, Group>,
@@ -284,6 +285,8 @@ fn group_rows(
         let is_float = measures::is_float(&aggregate.of, &plan.schema);
         Ok::<_, FinishError>(summary.measure(aggregate.measure, narrow[index], is_float))
     };
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     let rows = groups.into_iter().map(|(keys, group)| {
         let measures = aggregates.iter().zip(&indices).map(|(of, index)| value(&group, of, index));
         let measures = measures.collect::<Result<Vec<_>, _>>()?;
@@ -410,6 +413,25 @@ mod tests {
         let groups = HashMap::from([(Vec::new(), Group { rows: 3, summaries: Vec::new() })]);
         let finished = Partial(State::Groups(groups)).finish(&plan);
         assert_eq!(finished, Err(FinishError::OfAnother));
+    }
+
+    /// A limit must take the same groups in each run.
+    #[test]
+    fn groups_are_ordered() {
+        let n = Column { name: "n".to_owned(), kind: Kind::I64, nullable: true };
+        let plan = Plan {
+            schema: Schema { columns: vec![n] },
+            format: Format::Csv { delimiter: b',', header_bytes: 0, nulls: Vec::new() },
+            filter: Predicate::Constant(true),
+            reduction: Reduction::Groups { keys: vec![Scalar::Column(0)], aggregates: Vec::new() },
+            own: OwnStages::default(),
+        };
+        let group = |key| (vec![key], Group { rows: 1, summaries: Vec::new() });
+        let groups = (-50..50).map(|n| group(Key::Int(n))).chain([group(Key::Null)]).collect();
+        let table = Partial(State::Groups(groups)).finish(&plan).expect("groups of this query");
+        let expected: Vec<_> =
+            [vec![Value::Null]].into_iter().chain((-50..50).map(|n| vec![Value::Int(n)])).collect();
+        assert_eq!(table.rows, expected);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Cuts files into parts, and parts into the ranges of chains.
 
 use crate::plan::{Format, Plan};
+use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::{File, Metadata};
@@ -87,11 +88,27 @@ impl Part {
             Some("made shorter")
         } else if self.differs_in_time_only(&metadata) {
             Some("written")
+        } else if metadata.len() > self.file_bytes && !format.may_grow() {
+            Some("made longer")
+        } else if metadata.len() > self.file_bytes && self.ends_within_a_row(file, format)? {
+            Some("made longer within its last row")
         } else if hash_of(&header(file, &metadata, format)?) != self.header_hash {
             Some("rewritten with another header")
         } else {
             None
         })
+    }
+
+    /// Whether a longer file of lines shows that its end was within a row when the part was made: a writer had written
+    /// only a part of its last line.
+    fn ends_within_a_row(&self, file: &File, format: &Format) -> io::Result<bool> {
+        let is_text = matches!(format, Format::Csv { .. });
+        let Some(last) = self.file_bytes.checked_sub(1).filter(|_| is_text) else {
+            return Ok(false);
+        };
+        let mut around = [0; 2];
+        file.read_exact_at(&mut around, last)?;
+        Ok(!matches!(around, [b'\n', _] | [_, b'\n' | b'\r']))
     }
 
     /// Looks at the file, again for a while if it differs in its time only: when bytes are appended, the kernel sets the
@@ -184,6 +201,27 @@ fn units(format: &Format) -> (u64, u64) {
     }
 }
 
+/// The least size of a row in a file, in bits.
+pub(crate) fn row_min_bits(plan: &Plan) -> u64 {
+    match &plan.format {
+        Format::Fixed { record_bytes, .. } => 8 * u64::from(*record_bytes),
+        // Delimiters, and the end of the line.
+        Format::Csv { .. } => 8 * plan.file_columns() as u64,
+        Format::Columns { columns, .. } => {
+            columns.iter().map(|column| bits_of(&column.data_type)).sum()
+        }
+    }
+    .max(1)
+}
+
+/// Bits of a value of a column in a batch; of a text those that say where it is.
+fn bits_of(data_type: &DataType) -> u64 {
+    match data_type {
+        DataType::Boolean => 1,
+        other => other.primitive_width().map_or(32, |bytes| 8 * bytes as u64),
+    }
+}
+
 /// Cuts the range from `start` to `end` into pieces of at most `piece` bytes, or of one unit. Pieces begin whole units
 /// behind `header`.
 fn cut(header: u64, start: u64, end: u64, piece: u64, unit: u64) -> Vec<(u64, u64)> {
@@ -255,6 +293,42 @@ mod tests {
         let all: Vec<_> =
             ranges.iter().map(|range| (range.start, range.end, range.skips)).collect();
         assert_eq!(all, [(4, 8, false), (7, 10, true)]);
+    }
+
+    #[test]
+    fn only_whole_rows_may_be_appended() {
+        let csv = Format::Csv { delimiter: b',', header_bytes: 0, nulls: Vec::new() };
+        let records = Format::Fixed { header_bytes: 0, record_bytes: 1, fields: Vec::new() };
+        let columns = Format::Columns { columns: Vec::new(), others: Vec::new() };
+        let within = Some("made longer within its last row");
+        for (format, before, after, expected) in [
+            (&csv, "1\n2\n", "3\n", None),
+            (&csv, "1\n2", "\n3\n", None),
+            (&csv, "1\n2", "\r\n3\n", None),
+            (&csv, "1\n2", "3\n", within),
+            (&csv, "1\n2\r", "\n", None),
+            (&csv, "", "1\n", None),
+            (&records, "1", "2", None),
+            (&columns, "ARROW1", "2", Some("made longer")),
+        ] {
+            let file = tempfile::tempfile().expect("a file");
+            file.write_all_at(before.as_bytes(), 0).expect("room");
+            let metadata = file.metadata().expect("an open file");
+            let source = SourceFile::of(PathBuf::from("f"), &metadata, &[]);
+            let mut part = parts(&plan(format.clone()), &[source], u64::MAX).pop();
+            let part = part.get_or_insert_with(|| Part {
+                path: PathBuf::from("f"),
+                file_bytes: 0,
+                inode: metadata.ino(),
+                header_hash: hash_of(&[]),
+                modified_ns: modified_ns(&metadata),
+                start_bytes: 0,
+                end_bytes: 0,
+            });
+            file.write_all_at(after.as_bytes(), before.len() as u64).expect("room");
+            let change = part.change(&file, format).expect("an open file");
+            assert_eq!(change, expected, "{before:?} {after:?}");
+        }
     }
 
     #[test]

@@ -151,6 +151,11 @@ pub enum Format {
 }
 
 impl Format {
+    /// Whether rows may be appended to a file: what is before its rows does not say how many there are.
+    pub(crate) const fn may_grow(&self) -> bool {
+        matches!(self, Self::Csv { .. } | Self::Fixed { header_bytes: 0, .. })
+    }
+
     /// Whether values of this column may be missing.
     pub(crate) const fn may_be_missing(&self, column: &Column) -> bool {
         match self {

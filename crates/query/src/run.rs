@@ -166,8 +166,15 @@ impl<'a> Runner<'a> {
                 self.reduced(&file, ranges, on_progress)
             }
         };
-        // A file that is being rewritten may be the reason for a bad row, or for a read outside it.
-        if matches!(result, Ok(_) | Err(RunError::Data { .. } | RunError::Chain { .. })) {
+        // A file that is being rewritten may be the reason for a bad row, a number that does not fit, or a read outside it.
+        if matches!(
+            result,
+            Ok(_)
+                | Err(RunError::Data { .. }
+                    | RunError::Chain { .. }
+                    | RunError::Overflow(_)
+                    | RunError::OverflowIn { .. })
+        ) {
             let opened = file.file.file().map_err(|source| not_open(part, source))?;
             self.check_unchanged(part, &opened)?;
         }
@@ -516,8 +523,7 @@ impl<'a> Collected<'a> {
     ) -> Result<(), RunError> {
         let Self { plan, rest, by_bytes, reducer, ranges, rows } = self;
         program.check_own(answer)?;
-        // Each row has at least a byte, if only the end of its line.
-        if plan.own.reduction.is_none() && u64::from(answer.count) > range.end - range.start {
+        if plan.own.reduction.is_none() && u64::from(answer.count) > answer.passed {
             return Err(RunError::Damaged);
         }
         let partial = if ranges.len() == 1 { &mut ranges[0] } else { &mut ranges[index] };

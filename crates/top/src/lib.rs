@@ -27,11 +27,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, SyncSender};
 use std::time::{Duration, Instant};
 
 /// How soon a signal is noticed between two printed reports.
 const LOOK: Duration = Duration::from_millis(50);
+/// How many events may wait.
+const EVENTS_MAX: usize = 16;
 
 /// Options of `bpfof top`.
 #[derive(Args)]
@@ -82,7 +84,8 @@ pub fn run(options: &Options) -> Outcome {
 }
 
 fn show(options: &Options, mut terminal: DefaultTerminal) -> Outcome {
-    let (events, happened) = mpsc::channel();
+    // Bounded: while the terminal takes nothing, reports must not pile up.
+    let (events, happened) = mpsc::sync_channel(EVENTS_MAX);
     let (kicks, wanted) = mpsc::channel();
     let link = Link::new(&options.control.socket);
     let (interval, target) = (options.interval, events.clone());
@@ -113,7 +116,7 @@ fn show(options: &Options, mut terminal: DefaultTerminal) -> Outcome {
     }
 }
 
-fn watch_terminal(events: Sender<Event>) -> io::Result<()> {
+fn watch_terminal(events: SyncSender<Event>) -> io::Result<()> {
     let watch = move || {
         while let Ok(event) = event::read() {
             if events.send(Event::Terminal(event)).is_err() {
@@ -126,7 +129,7 @@ fn watch_terminal(events: Sender<Event>) -> io::Result<()> {
     Ok(())
 }
 
-fn watch_signals(events: Sender<Event>) -> io::Result<()> {
+fn watch_signals(events: SyncSender<Event>) -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let watch = move || {
         if signals.forever().next().is_some() {

@@ -5,7 +5,9 @@
 
 #include "table_file.h"
 
+#include <algorithm>
 #include <functional>
+#include <vector>
 
 namespace bpf_of {
 
@@ -71,18 +73,25 @@ class FetchTogether final : public ReadScope {
 		rocksdb::Slice *result, rocksdb::IOStatus *status) override
 	{
 		*status = rocksdb::IOStatus::OK();
-		const Fetched fetched = stage_.has(file) ? Fetched::kAll : fetch_(file, offset, timeout_us, &stage_);
+		const bool is_done = std::find(done_.begin(), done_.end(), &file) != done_.end();
 
-		if (fetched == Fetched::kTimedOut)
-			*status = timed_out();
-		if (fetched != Fetched::kAll)
-			return fetched == Fetched::kTimedOut;
+		if (!is_done && !stage_.has(file)) {
+			const Fetched fetched = fetch_(file, offset, timeout_us, &stage_);
+
+			if (fetched == Fetched::kTimedOut)
+				*status = timed_out();
+			if (fetched != Fetched::kAll)
+				return fetched == Fetched::kTimedOut;
+			done_.push_back(&file);
+		}
 		return stage_.serve(file, offset, size, scratch, result);
 	}
 
     private:
 	const Fetch fetch_;
 	PrefetchBuffer stage_;
+	/* Tables for which blocks have been fetched: only those of later tables if it has no index in memory. */
+	std::vector<const TableFile *> done_;
 };
 
 } /* namespace bpf_of */

@@ -26,11 +26,12 @@ constexpr uint64_t AHEAD_MIN = 256 << 10;
 constexpr uint64_t AHEAD_MAX = 16 << 20;
 /* And by at most 1 / AHEAD_OF_FREE of the disk's free space, which logs and other files need, too. */
 constexpr uint64_t AHEAD_OF_FREE = 8;
-/* Bytes of zeroes in one write. */
+/* Bytes of zeroes in one write, and the zeroes. */
 constexpr size_t ZEROES = 1 << 20;
+alignas(ALIGNMENT) char zeroes[ZEROES];
 
 /* Larger buffers are freed after use. */
-constexpr size_t KEPT_MAX = 1 << 20;
+constexpr size_t KEPT_MAX = 256 << 10;
 
 /* Growing, aligned memory of a thread. */
 class Bounce {
@@ -141,11 +142,7 @@ int File::extend(uint64_t end, Target *target)
 
 	if (end > at && is_direct_) {
 		const uint64_t wanted = end + room_ahead(at);
-		char *const zeroes = bounce.get(ZEROES);
 
-		if (!zeroes)
-			return ENOMEM;
-		memset(zeroes, 0, ZEROES);
 		while (at < wanted) {
 			const size_t part = std::min<uint64_t>(ZEROES - at % ALIGNMENT, wanted - at);
 			const size_t whole = part / ALIGNMENT ? part / ALIGNMENT * ALIGNMENT : part;

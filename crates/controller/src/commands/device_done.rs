@@ -245,11 +245,36 @@ fn note_failed(cx: &mut Context<'_>, (cid, state): (u16, &State), failed: &Faile
         connection.note(*level, now_ns, words);
     }
     connection.remember_error(cid, *status, nsid, lba);
-    let is_media_error = status.same_code(deed.fault());
-    if let Some(association) = connection.phase.association().filter(|_| is_media_error) {
-        association.subsystem.health.media_error();
+    if status.same_code(deed.fault()) {
+        count_device_error(cx, state.namespace());
     }
     *status
+}
+
+/// Logs and counts a failed read of a chain in the namespace at this place.
+pub(crate) fn chain_read_failed(cx: &mut Context<'_>, place: usize, failure: &Failure) {
+    let (level, cause) = match failure {
+        Failure::Short => (Level::Error, "the file has become shorter".to_owned()),
+        Failure::Cancelled => (Level::Warn, failure.to_string()),
+        Failure::Kernel(_) | Failure::Drive(_) => (Level::Error, failure.to_string()),
+    };
+    let Context { connection, executor } = cx;
+    let namespace = executor.namespaces.get(place);
+    let (nsid, what) = (namespace.nsid, &namespace.description);
+    let words = format_args!("read for a chain in namespace {nsid}, {what}, failed: {cause}");
+    connection.note(level, executor.now_ns, words);
+    if level == Level::Error {
+        count_device_error(cx, Some(place));
+    }
+}
+
+fn count_device_error(cx: &mut Context<'_>, place: Option<usize>) {
+    if let Some(place) = place {
+        cx.executor.namespaces.get(place).note_device_error();
+    }
+    if let Some(association) = cx.connection.phase.association() {
+        association.subsystem.health.media_error();
+    }
 }
 
 /// The status for a system call's error.

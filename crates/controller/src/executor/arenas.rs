@@ -17,7 +17,8 @@ pub(crate) struct Owner {
     pub(crate) command: CommandId,
     /// The chain's index, if the command is a vector.
     pub(crate) entry: Option<u16>,
-    pub(super) namespace: usize,
+    /// The place of its namespace.
+    pub(crate) namespace: usize,
     /// When it got its arena.
     pub(crate) since_ns: u64,
     /// Set when it has been asked to give up its arena.

@@ -139,20 +139,17 @@ pub(crate) fn file_done<I: Io>(
 
 /// A chain's read from a file has completed; its data is in place if `result` is `length`.
 pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length: u32, result: i32) {
-    let index = core.executor.arenas.owner(chain).command.connection;
-    if result < 0 {
+    let owner = core.executor.arenas.owner(chain);
+    let ok = result == length as i32;
+    if !ok {
         let failure = Failure::of(result);
-        let mut level = log::Level::Error;
         if matches!(failure, Failure::Cancelled) {
-            level = log::Level::Warn;
             core.executor.arenas.engine.interrupt(chain);
         }
-        if let Some(cx) = core.context(index) {
-            let what = format_args!("read for a chain failed: {failure}");
-            cx.connection.note(level, cx.executor.now_ns, what);
+        if let Some(mut cx) = core.context(owner.command.connection) {
+            device_done::chain_read_failed(&mut cx, owner.namespace, &failure);
         }
     }
-    let ok = result == length as i32;
     core.executor.observer.read_came(chain, core.executor.now_ns);
     chains::queue(core, chain, Operation::ChainReadDone { chain, ok, paid: 0 });
 }

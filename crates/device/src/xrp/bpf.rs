@@ -192,13 +192,12 @@ pub(super) fn program(
     Err(io::Error::new(kind, format!("{error}: {end}")))
 }
 
-/// Registers a value of a struct_ops type. It has `size` bytes: 64 of the kernel's, then `data`. It stays registered as
-/// long as the descriptor is open.
+/// Registers a value of a struct_ops type. It has `size` bytes: the kernel's, and from byte `data_at` on `data`. It stays
+/// registered as long as the descriptor is open.
 pub(super) fn register(
-    value_type: u32,
-    size: u32,
+    (value_type, size): (u32, u32),
     module: BorrowedFd<'_>,
-    data: &[u8],
+    (data_at, data): (usize, &[u8]),
 ) -> io::Result<OwnedFd> {
     let types = own_types()?;
     let mut attributes = Attributes::new()
@@ -213,7 +212,7 @@ pub(super) fn register(
     // SAFETY: the attributes contain no pointers.
     let map = unsafe { attributes.open(MAP_CREATE)? };
     let mut value = vec![0; size as usize];
-    let place = value.get_mut(64..64 + data.len());
+    let place = value.get_mut(data_at..).and_then(|from| from.get_mut(..data.len()));
     place.ok_or(io::ErrorKind::InvalidData)?.copy_from_slice(data);
     let key = 0u32;
     let mut attributes = Attributes::new()

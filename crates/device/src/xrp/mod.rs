@@ -231,18 +231,29 @@ struct ModuleTypes {
     structure: u32,
     /// Type id and size.
     value: (u32, u32),
+    /// Offset of the module's own fields in the value, in bytes.
+    data_at: usize,
     kfuncs: Vec<u32>,
 }
 
+/// The kernel's fields of the module's struct_ops, and then the module's own.
+const VALUE: &str = "bpf_struct_ops_bpfof_xrp_ops";
+
 impl ModuleTypes {
     fn find(kfuncs: &[&str]) -> io::Result<ModuleTypes> {
-        let types = Btf::read(MODULE, btf::kernel_base()?)?;
+        let types = Btf::read(MODULE, btf::kernel_base()?).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::other(
+                "the module has no type information (BTF): build it where the kernel's headers have vmlinux",
+            ),
+            _ => error,
+        })?;
         let missing = |name: &str| io::Error::other(format!("the module has no {name}"));
         let structure = |name: &str| types.structure(name).ok_or_else(|| missing(name));
         Ok(ModuleTypes {
             descriptor: bpf::module_types(MODULE)?,
             structure: structure("bpfof_xrp_ops")?.0,
-            value: structure("bpf_struct_ops_bpfof_xrp_ops")?,
+            value: structure(VALUE)?,
+            data_at: types.member(VALUE, "data").ok_or_else(|| missing(VALUE))? as usize,
             kfuncs: kfuncs
                 .iter()
                 .map(|name| types.function(name).ok_or_else(|| missing(name)))
@@ -326,7 +337,7 @@ impl XrpDomain {
         if number == FUNCTIONS_MAX {
             return Err(io::Error::other("a domain has at most 64 functions"));
         }
-        let ModuleTypes { descriptor, structure, value, .. } = &self.types;
+        let ModuleTypes { descriptor, structure, value, data_at, .. } = &self.types;
         let module = descriptor.as_fd();
         let program = bpf::program(function.instructions, *structure, module)?;
         // struct bpfof_xrp_ops
@@ -336,7 +347,7 @@ impl XrpDomain {
         ops.extend(u32::from(function.workspace).to_le_bytes());
         ops.extend(function.constants.0.to_le_bytes());
         ops.extend(function.constants.1.to_le_bytes());
-        let registered = bpf::register(value.0, value.1, module, &ops)?;
+        let registered = bpf::register(*value, module, (*data_at, &ops))?;
         match self.functions.get_mut(number as usize) {
             Some(place) => *place = Some(registered),
             None => self.functions.push(Some(registered)),

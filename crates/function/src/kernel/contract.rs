@@ -2,7 +2,7 @@
 
 use crate::helper::Helper;
 
-/// The argument of the kernel's function, `struct bpfof_xrp_hop` in `kernel/bpfof_xrp.h`: offsets of its fields in
+/// The argument of the kernel's function, `struct bpfof_xrp_hop` in `kernel/xrp.h`: offsets of its fields in
 /// bytes.
 pub mod context {
     /// `slot`, u64: offset of the chain's slot in the arena, in bytes: the position of guest address 0.

@@ -18,7 +18,10 @@ fn at(address: u64, len: usize) -> Range<usize> {
 pub fn begin_chain(slot: &mut [u8], program: &Program, argument: &[u8], scratch_bytes: usize) {
     slot[at(abi::CONTEXT, context::BYTES)].fill(0);
     let statics = program.statics().image();
-    slot[at(abi::STATICS, statics.len())].copy_from_slice(statics);
+    let (placed, rest) = slot[at(abi::STATICS, abi::STATICS_BYTES)].split_at_mut(statics.len());
+    placed.copy_from_slice(statics);
+    // Those of an earlier chain's program.
+    rest.fill(0);
     let scratch = &mut slot[at(abi::SCRATCH, scratch_bytes)];
     let (head, tail) = scratch.split_at_mut(argument.len());
     head.copy_from_slice(argument);

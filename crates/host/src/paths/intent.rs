@@ -106,6 +106,9 @@ pub(crate) struct Intent {
     last_id: u32,
     /// The installed functions that this program has looked up or installed. Other installed functions do not matter.
     installed: BTreeMap<u32, Installed>,
+    /// Those of them that are gone, because the target has restarted without them. No path needs them, but none may
+    /// have another function under such an id: the program may still name it.
+    gone: BTreeMap<u32, Installed>,
     files: BTreeMap<u32, FileMap>,
     /// Number of maps of files that have been noted.
     noted: u64,
@@ -201,18 +204,8 @@ impl Intent {
             Err(Error::NotPushdownTarget) if self.is_empty() => return Ok(None),
             Err(error) => return Err(error),
         }
-        if !self.installed.is_empty() {
-            let there = one.installed()?;
-            if is_alone {
-                self.installed.retain(|id, Installed { name, .. }| {
-                    let is_there = there.contains_key(id);
-                    if !is_there {
-                        log::warn!("installed function {id}, {name:?}, is gone; install it again");
-                    }
-                    is_there
-                });
-            }
-            compare_installed(&there, &self.installed, is_alone)?;
+        if !self.installed.is_empty() || !self.gone.is_empty() {
+            self.check_installed(&one.installed()?, is_alone)?;
         }
         if progress.last_id >= progress.goal {
             progress.goal = self.last_id;
@@ -264,6 +257,29 @@ impl Intent {
             set_entries(one, identity, entries)?;
         }
         Ok(None)
+    }
+
+    /// Checks that a new association has the installed functions that the program knows.
+    fn check_installed(
+        &mut self,
+        there: &BTreeMap<u32, Installed>,
+        is_alone: bool,
+    ) -> Result<(), Error> {
+        if is_alone {
+            let gone = self.installed.extract_if(.., |id, _| !there.contains_key(id));
+            self.gone.extend(gone.inspect(|(id, Installed { name, .. })| {
+                log::warn!("installed function {id}, {name:?}, is gone; install it again");
+            }));
+        }
+        compare_installed(there, &self.installed, is_alone)?;
+        let mut back = self.gone.clone();
+        back.retain(|id, _| there.contains_key(id));
+        compare_installed(there, &back, is_alone)?;
+        if is_alone {
+            self.gone.retain(|id, _| !back.contains_key(id));
+            self.installed.extend(back);
+        }
+        Ok(())
     }
 
     /// The maps of files that were noted since the last call, and removals of maps that were forgotten.
@@ -362,7 +378,7 @@ impl Intent {
         let mut one = Controller::of(Arc::clone(association));
         let required = BTreeMap::from([(id, installed.clone())]);
         compare_installed(&one.installed()?, &required, false)?;
-        self.installed.insert(id, installed.clone());
+        self.now_installed(id, installed.clone());
         Ok(())
     }
 
@@ -431,8 +447,13 @@ impl Intent {
             return Err(other_number(known.0, id.0));
         }
         // It may have been removed again already.
-        self.installed.insert(id.0, one.installed()?.remove(&id.0).unwrap_or_default());
+        self.now_installed(id.0, one.installed()?.remove(&id.0).unwrap_or_default());
         Ok(id)
+    }
+
+    fn now_installed(&mut self, id: u32, installed: Installed) {
+        self.gone.remove(&id);
+        self.installed.insert(id, installed);
     }
 
     /// Unloads a function. An installed function may be unloaded already, on another association with the same target.
@@ -449,6 +470,7 @@ impl Intent {
         if unloaded.is_ok() || is_unknown {
             self.functions.remove(&id.0);
             self.installed.remove(&id.0);
+            self.gone.remove(&id.0);
         }
         if is_first || !is_unknown {
             unloaded?;

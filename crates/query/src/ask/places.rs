@@ -4,7 +4,7 @@
 use crate::error::RunError;
 use crate::functions::Stages;
 use crate::partial::Partial;
-use crate::parts::{Part, SourceFile, parts};
+use crate::parts::{Part, SourceFile, parts, row_min_bits};
 use crate::plan::{Plan, Reduction};
 use crate::run::{Runner, merge};
 use crate::settings::{Settings, Stats};
@@ -15,8 +15,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Size of a part whose rows are answered, in bytes: the rows are in memory together.
+/// Size of a part whose rows are answered, in bytes, and how many rows it may have (unless they are of the smallest
+/// size): the rows are in memory together.
 const ROWS_PART_BYTES: u64 = 64 << 20;
+const ROWS_PART_MIN_BYTES: u64 = 1 << 20;
+const ROWS_PART_ROWS: u64 = 4 << 20;
 /// Size of a part that is reduced, in bytes.
 const PART_BYTES: u64 = 1 << 30;
 /// How often to report progress.
@@ -286,10 +289,16 @@ impl Turns {
     }
 }
 
+/// Size of a part of this plan, if rows are answered.
+fn rows_part_bytes(plan: &Plan) -> u64 {
+    let bytes = ROWS_PART_ROWS.saturating_mul(row_min_bits(plan)) / 8;
+    bytes.clamp(ROWS_PART_MIN_BYTES, ROWS_PART_BYTES)
+}
+
 /// Rows are passed on part by part, reductions place by place.
 fn stretches(plan: &Plan, files: &[(usize, SourceFile)]) -> Vec<Stretch> {
     let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
-    let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };
+    let part_bytes = if answers_rows { rows_part_bytes(plan) } else { PART_BYTES };
     let mut all: Vec<Stretch> = Vec::new();
     for (place, file) in files {
         for part in parts(plan, std::slice::from_ref(file), part_bytes) {
@@ -306,7 +315,9 @@ fn stretches(plan: &Plan, files: &[(usize, SourceFile)]) -> Vec<Stretch> {
 mod tests {
     use super::*;
     use crate::partial::State;
-    use crate::plan::{Column, Field, Format, Kind, OwnStages, Predicate, Scalar, Schema, Value};
+    use crate::plan::{
+        Column, ColumnBuffers, Field, Format, Kind, OwnStages, Predicate, Scalar, Schema, Value,
+    };
     use bpfof_host::files::FileMaps;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -341,8 +352,26 @@ mod tests {
         let groups = Reduction::Groups { keys: Vec::new(), aggregates: Vec::new() };
         assert_eq!(of(groups), [(0, 2), (1, 1), (0, 2)]);
         let rows = of(all_rows());
-        assert_eq!(rows.len(), 3 + 32);
+        assert_eq!(rows.len(), 3 + 64);
         assert!(rows.iter().all(|(_, parts)| *parts == 1));
+    }
+
+    /// Rows of few bytes take much more memory than in the file.
+    #[test]
+    fn parts_have_a_limited_number_of_rows() {
+        let of = |record_bytes| rows_part_bytes(&plan(record_bytes, all_rows()));
+        assert_eq!([1, 4, 100].map(of), [4 << 20, 16 << 20, ROWS_PART_BYTES]);
+        let boolean = ColumnBuffers {
+            name: "b".to_owned(),
+            data_type: arrow_schema::DataType::Boolean,
+            node: 0,
+            buffer: 0,
+            views_before: 0,
+        };
+        let format = Format::Columns { columns: vec![boolean], others: Vec::new() };
+        assert_eq!(rows_part_bytes(&Plan { format, ..plan(8, all_rows()) }), ROWS_PART_MIN_BYTES);
+        let format = Format::Csv { delimiter: b',', header_bytes: 0, nulls: Vec::new() };
+        assert_eq!(rows_part_bytes(&Plan { format, ..plan(8, all_rows()) }), 4 << 20);
     }
 
     /// Passes on three results of two rows each, of which the second has failed and comes first. Returns the number of

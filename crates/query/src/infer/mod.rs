@@ -178,8 +178,6 @@ impl Source {
     /// # Errors
     /// A file has been replaced, or its format and columns may have changed.
     pub fn now(&self) -> Result<Self, SourceError> {
-        let may_grow =
-            matches!(self.format, Format::Csv { .. } | Format::Fixed { header_bytes: 0, .. });
         let file = |known: &SourceFile| {
             let path = &known.path;
             let now = SourceFile::at(path, &self.format)
@@ -190,7 +188,7 @@ impl Source {
                 "made shorter"
             } else if now.header_hash != known.header_hash {
                 "rewritten with another header"
-            } else if now.bytes > known.bytes && !may_grow {
+            } else if now.bytes > known.bytes && !self.format.may_grow() {
                 "made longer"
             } else {
                 return Ok(now);

@@ -59,11 +59,12 @@ impl<'a> Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Whether it can belong to this range, each row of which has at least one byte.
-    pub(crate) const fn is_of(&self, range: &Range) -> bool {
+    /// Whether it can belong to this range, each row of which has at least one byte: rows that it has not processed do
+    /// not count, because further chains answer them.
+    pub(crate) fn is_of(&self, range: &Range) -> bool {
         self.next >= range.start
             && self.passed <= self.rows
-            && self.rows <= range.end.saturating_sub(range.start)
+            && self.rows <= self.next.min(range.end).saturating_sub(range.start)
     }
 }
 
@@ -171,9 +172,7 @@ impl Program {
         let kind = self.kinds[self.place(by)];
         let mut from = Reader(answer.body);
         from.skip(8)?;
-        if u64::from(answer.count) > answer.passed {
-            return Err(Damaged);
-        }
+        within(answer.count.into(), answer.passed)?;
         let mut rows = Vec::new();
         for _ in 0..answer.count {
             let (key, offset) = (from.u64()?, from.u64()?);
@@ -196,6 +195,8 @@ impl Program {
                 Ok(Partial(State::Groups(groups.into_iter().collect())))
             }
             Told::Group { keys, words, entry_bytes } => {
+                // Each group has at least a row.
+                within(answer.count.into(), answer.passed)?;
                 from.skip(4)?;
                 let texts_at = from.u32()? as usize;
                 let mut bases = [0; MEASURES_MAX];

@@ -202,6 +202,8 @@ impl Kernel {
         self.files.insert(id, (number, version));
         let set = self.domain.set_file(number, version, map.length_bytes(), &extents);
         if set.is_err() {
+            // An earlier map must not stay: its blocks may be another file's. The module never refuses to remove one.
+            drop(self.domain.set_file(number, 0, 0, &[]));
             self.files.remove(&id);
             self.free.push(number);
         }
