@@ -338,6 +338,29 @@ fn names(text: &str) -> std::collections::BTreeSet<String> {
     words.filter(|word| word.starts_with("bpfof_")).map(str::to_owned).collect()
 }
 
+/// A file that fails is seen also if hosts only run chains over it.
+#[test]
+fn device_errors_are_counted_for_chains_as_well() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("image");
+    let file = std::fs::File::create(&image).expect("created");
+    file.set_len(8 << 20).expect("room");
+    let operated = start(&["--quiet", "--namespace", &format!("file:path={}", image.display())]);
+    let (mut controller, mut lane) = connect(&operated.target.url, 7);
+    let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+    let errors = || {
+        let labels = "subsystem=\"nqn.2026-01.io.bpf-of:target\",nsid=\"1\"}";
+        operated.metric(&format!("bpfof_device_errors_total{{{labels}"))
+    };
+    get(&mut lane, (1, function.0), (4242, 1 << 40)).expect_err("beyond the end");
+    assert_eq!(errors(), 0.0);
+    file.set_len(4096).expect("cut");
+    get(&mut lane, (1, function.0), (4242, 1 << 20)).expect_err("cut off");
+    assert_eq!(errors(), 1.0);
+    lane.read(1, 1 << 20, &mut [0; 512]).expect_err("cut off");
+    assert_eq!(errors(), 2.0);
+}
+
 /// The dashboard and the rules name existing metrics, and every metric is explained.
 #[test]
 fn metrics_in_dashboards_and_rules_exist() {

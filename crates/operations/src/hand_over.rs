@@ -249,3 +249,28 @@ fn receive_line(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     }
     Ok((line, descriptors))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_claims_sockets_while_the_configuration_is_changed() {
+        let claims = Claims::default();
+        let changes = [claims.change(), claims.change()];
+        assert!(changes.iter().all(Option::is_some));
+        for changing in changes {
+            assert!(claims.claim().is_err_and(|why| why.contains("is being changed")));
+            drop(changing);
+        }
+        let claim = claims.claim().expect("free");
+        assert!(claims.change().is_none());
+        assert!(claims.claim().is_err_and(|why| why.contains("taking over")));
+        drop(claim);
+        assert!(claims.change().is_some());
+        let claim = claims.claim().expect("free again");
+        claims.retire();
+        drop(claim);
+        assert!(claims.are_retired() && claims.change().is_none() && claims.claim().is_err());
+    }
+}
