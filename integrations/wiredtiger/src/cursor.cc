@@ -7,6 +7,7 @@
 #include "scope.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -56,6 +57,9 @@ struct State {
 	int (*next)(WT_CURSOR *) = nullptr;
 	int (*prev)(WT_CURSOR *) = nullptr;
 	int (*reset)(WT_CURSOR *) = nullptr;
+#if WIREDTIGER_VERSION_MAJOR > 3
+	int (*bound)(WT_CURSOR *, const char *) = nullptr;
+#endif
 	int (*close)(WT_CURSOR *) = nullptr;
 
 	/* The last search was cancelled: the cursor has a key and a value, but no position. */
@@ -367,6 +371,20 @@ int reset(WT_CURSOR *cursor)
 	return state->reset(cursor);
 }
 
+#if WIREDTIGER_VERSION_MAJOR > 3
+/* A cursor at a row gets no bounds, and WiredTiger does not know of a row that a chain has answered. */
+int bound(WT_CURSOR *cursor, const char *config)
+{
+	State *const state = states().find(cursor);
+	const bool clears = config && strstr(config, "action=clear");
+
+	return state->is_detached && !clears ? EINVAL : state->bound(cursor, config);
+}
+#define BPFOF_NEWER_METHODS(of) of(bound)
+#else
+#define BPFOF_NEWER_METHODS(of) static_cast<void>(0)
+#endif
+
 /* Saves WiredTiger's own `cursor->method` in the state, and replaces it. */
 #define BPFOF_WRAP(method)                                                                             \
 	do {                                                                                           \
@@ -384,6 +402,7 @@ int reset(WT_CURSOR *cursor)
 	of(next);                                                                                      \
 	of(prev);                                                                                      \
 	of(reset);                                                                                     \
+	BPFOF_NEWER_METHODS(of);                                                                       \
 	of(close)
 /* WiredTiger may cache the closed cursor, and reopen it for its own use. */
 #define BPFOF_UNWRAP(method) cursor->method = state->method

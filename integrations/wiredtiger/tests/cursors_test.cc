@@ -323,6 +323,16 @@ void OtherKeysAreSet(const Place &place)
 			CHECK_WT(is_next ? cursor->next(cursor) : cursor->prev(cursor));
 			CHECK(RowAt(cursor) == beside && ValueAt(cursor) == Value(beside), "next to row %d is %d", number, RowAt(cursor));
 		}
+#if WIREDTIGER_VERSION_MAJOR > 3
+		{
+			const int number = search();
+			const std::string key = Key(number);
+
+			SetKey(cursor, key);
+			CHECK(cursor->bound(cursor, "bound=lower") == EINVAL, "a cursor at row %d gets bounds", number);
+			CHECK_WT(cursor->bound(cursor, "action=clear"));
+		}
+#endif
 		CHECK_WT(cursor->reset(cursor));
 	}
 	std::printf("a cursor whose key is set again keeps its row\n");

@@ -12,6 +12,7 @@ use bpfof_nvme::vendor_specific::{
     PushdownVectorParts, VectorArguments,
 };
 use bpfof_nvme::{AdminCommand, DsmRange, Installation, Rw, Sgl, Sqe, Upload, opcode};
+use std::collections::BTreeMap;
 
 /// Command identifier of Connect; no other command gets it until many have been sent.
 const CONNECT_CID: u16 = 0xFFFF;
@@ -22,6 +23,8 @@ struct Ear {
     inbox: Vec<u8>,
     r2ts: Vec<R2t>,
     next_cid: u16,
+    /// Requests of chains for which the target is to ask (R2T), by command.
+    owed: BTreeMap<u16, Vec<u8>>,
 }
 
 /// A host that takes every choice from the input.
@@ -99,6 +102,7 @@ impl Host<'_> {
             inbox: Vec::new(),
             r2ts: Vec::new(),
             next_cid: 0,
+            owed: BTreeMap::new(),
         });
         self.rig.open()
     }
@@ -348,9 +352,22 @@ impl Host<'_> {
             let at = self.input.number() as usize % data.len();
             data[at] = self.input.byte();
         }
-        let mut sqe = Sqe::new(opcode::nvm::PUSHDOWN, u32::from(self.input.byte() % 3));
-        sqe.sgl = Sgl::in_capsule(data.len() as u32);
-        self.command(self.ears.len() - 1, sqe, &data);
+        let sqe = Sqe::new(opcode::nvm::PUSHDOWN, u32::from(self.input.byte() % 3));
+        self.request(sqe, data);
+    }
+
+    /// Sends a command with its data in the capsule, or, sometimes, for the target to ask for it.
+    fn request(&mut self, mut sqe: Sqe, data: Vec<u8>) {
+        let line = self.ears.len() - 1;
+        if self.input.byte() & 3 == 3 {
+            sqe.sgl = Sgl::transport(data.len() as u32);
+            let cid = self.ears[line].next_cid;
+            self.ears[line].owed.insert(cid, data);
+            self.command(line, sqe, &[]);
+        } else {
+            sqe.sgl = Sgl::in_capsule(data.len() as u32);
+            self.command(line, sqe, &data);
+        }
     }
 
     /// Chains of one function that start anywhere in the namespace; occasionally one byte of the request is changed, so
@@ -401,9 +418,8 @@ impl Host<'_> {
             data[at] = self.input.byte();
         }
         data.truncate(8192);
-        let mut sqe = Sqe::new(opcode::nvm::PUSHDOWN_VECTOR, u32::from(self.input.byte() % 3));
-        sqe.sgl = Sgl::in_capsule(data.len() as u32);
-        self.command(self.ears.len() - 1, sqe, &data);
+        let sqe = Sqe::new(opcode::nvm::PUSHDOWN_VECTOR, u32::from(self.input.byte() % 3));
+        self.request(sqe, data);
     }
 
     fn pushdown_short(&mut self) {
@@ -453,16 +469,25 @@ impl Host<'_> {
                 let half = pdu.data_length_bytes / 2;
                 if half > 0 {
                     let first = H2cData { data_length_bytes: half, last: false, ..pdu };
-                    self.say(line, h2c_data(first, &vec![choice; half as usize], self.digests));
+                    self.send_data(line, first, choice);
                     pdu.data_offset_bytes = half;
                     pdu.data_length_bytes -= half;
                 }
             }
             _ => {}
         }
-        let mut data = vec![choice; pdu.data_length_bytes as usize];
-        let known = self.authentications.as_ref().and_then(|its| its.data(line, pdu.cccid));
-        if let Some(known) = known.filter(|known| known.len() == data.len()) {
+        self.send_data(line, pdu, choice);
+    }
+
+    /// Sends the piece of a command's data, if the command has this piece, or else bytes of this value.
+    fn send_data(&mut self, line: usize, pdu: H2cData, fill: u8) {
+        let mut data = vec![fill; pdu.data_length_bytes as usize];
+        let of_authentication =
+            || self.authentications.as_ref()?.data(line, pdu.cccid).map(Vec::as_slice);
+        let owed = self.ears[line].owed.get(&pdu.cccid).map(Vec::as_slice);
+        let known = owed.or_else(of_authentication).unwrap_or_default();
+        let at = pdu.data_offset_bytes as usize;
+        if let Some(known) = known.get(at..).and_then(|rest| rest.get(..data.len())) {
             data.copy_from_slice(known);
         }
         self.say(line, h2c_data(pdu, &data, self.digests));

@@ -22,7 +22,7 @@ fn seeds() {
             fuzz::connection(&data);
         }
         // Each kind of action alone, with the same byte for all of its choices.
-        for action in 0..17u8 {
+        for action in 0..18u8 {
             for byte in [0, 1, 7, 63, 255] {
                 let mut data = vec![mode, 0, 0];
                 for _ in 0..20 {
