@@ -8,6 +8,8 @@ use zeroize::Zeroizing;
 
 /// Longest accepted key file, in bytes.
 const MAX_BYTES: u64 = 4096;
+/// What keys begin with, as text.
+const KEYS: [&str; 2] = ["NVMeTLSkey-", "DHHC-"];
 /// The variable with the folder in which systemd puts the files of LoadCredential=.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
@@ -30,6 +32,9 @@ pub enum KeyFileError {
         /// Its permissions.
         mode: u32,
     },
+    /// The name is a key itself. It is not repeated, because errors are logged.
+    #[error("a key is given instead of the name of a file with it: write it to a file (chmod 600)")]
+    NotAFile,
     /// It does not contain such a key, or is not text.
     #[error("{path}: {why}")]
     Key {
@@ -45,6 +50,9 @@ pub enum KeyFileError {
 /// # Errors
 /// [`KeyFileError`]: it cannot be read, other users may read it, or it is too long.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+    if path.to_str().is_some_and(|text| KEYS.iter().any(|start| text.starts_with(start))) {
+        return Err(KeyFileError::NotAFile);
+    }
     let Some(credential) = credential(path) else {
         return Ok(read_private(path, MAX_BYTES)?.0);
     };
@@ -128,6 +136,14 @@ pub fn parse<T, E: std::fmt::Display>(
 mod tests {
     use super::*;
     use std::fs::{Permissions, set_permissions, write};
+
+    #[test]
+    fn a_key_in_place_of_a_name_is_not_repeated() {
+        for key in ["NVMeTLSkey-1:01:c2VjcmV0:", "DHHC-1:00:c2VjcmV0:"] {
+            let error = read(Path::new(key)).expect_err("no file").to_string();
+            assert!(error.contains("instead of the name") && !error.contains("c2Vj"), "{error}");
+        }
+    }
 
     #[test]
     fn only_files_without_other_readers_are_used() {

@@ -457,8 +457,9 @@ impl Server {
     /// # Errors
     /// As of [`reload`](Self::reload).
     pub fn reload_namespaces(&self, namespaces: &[NamespaceConfig]) -> Result<(), ServerError> {
-        let running = self.running().clone();
-        self.change_to(&TargetConfig { namespaces: namespaces.to_vec(), ..running }, false)
+        let mut running = self.running();
+        let config = TargetConfig { namespaces: namespaces.to_vec(), ..running.clone() };
+        self.change_to(&mut running, &config, false)
     }
 
     /// Asks all reactors to respond: the call returns whether all of them have done so within the time. A reactor works
@@ -559,19 +560,23 @@ impl Server {
     /// The configuration cannot be served; then nothing has changed, except that files may have been created or grown
     /// for it.
     pub fn reload(&self, config: &TargetConfig) -> Result<(), ServerError> {
-        self.change_to(config, true)
+        self.change_to(&mut self.running(), config, true)
     }
 
-    fn change_to(&self, config: &TargetConfig, reads_keys: bool) -> Result<(), ServerError> {
-        let mut running = self.running();
+    fn change_to(
+        &self,
+        running: &mut TargetConfig,
+        config: &TargetConfig,
+        reads_keys: bool,
+    ) -> Result<(), ServerError> {
         let config = &self.given.replace(config);
-        config.check_change(&running, self.registry.serves_tls)?;
+        config.check_change(running, self.registry.serves_tls)?;
         let subsystems = config.subsystems();
         let rules = match reads_keys || subsystems != running.subsystems() {
             true => Some(Rules::load(&config.rules, &subsystems)?),
             false => None,
         };
-        let plan = Plan::new(&self.registry, config, &running)?;
+        let plan = Plan::new(&self.registry, config, running)?;
         let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
         // Before a namespace is served that the new rules hide from some host.
@@ -579,7 +584,7 @@ impl Server {
             self.take_over_rules(rules);
         }
         let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
-        self.take_over_listeners(&running, config);
+        self.take_over_listeners(running, config);
         *running = config.clone();
         for controller in ended {
             self.tell(|| Message::EndQueues(Arc::clone(&controller), true));

@@ -63,6 +63,9 @@ impl Target {
                  nor the NQN of a subsystem (* matches anything)"
             ));
         }
+        if self.tls_compat && self.tls_psk.is_none() {
+            return Err("tls-compat says how a key is used, and needs a tls-psk".to_owned());
+        }
         let is_nqn = |nqn: &&String| nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX_BYTES;
         match self.hostnqn.as_ref().filter(|nqn| !is_nqn(nqn)) {
             Some(nqn) => Err(format!("hostnqn = {nqn:?} is not the NQN of a host")),

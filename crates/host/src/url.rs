@@ -100,6 +100,9 @@ pub enum UrlError {
     /// A key for TLS, which RDMA does not have.
     #[error("{RDMA_SCHEME} has no TLS: use {SCHEME}, or omit tls-psk and tls-compat")]
     RdmaTls,
+    /// How a key is used, without the key.
+    #[error("tls-compat says how a key is used, and needs tls-psk=FILE")]
+    TlsCompat,
     /// No host.
     #[error("the address names no host; write {EXAMPLE}")]
     Host,
@@ -177,6 +180,9 @@ impl FromStr for TargetUrl {
         }
         if transport == Transport::Rdma && host_traddr.is_some() {
             return Err(UrlError::RdmaHostTraddr);
+        }
+        if keys.tls_compat && keys.tls_psk.is_none() {
+            return Err(UrlError::TlsCompat);
         }
         if path_timeout.is_some() && portals.len() == 1 {
             return Err(UrlError::OnePath);
@@ -444,6 +450,7 @@ mod tests {
         assert_eq!(parse("nvme-rdma://a,b/nqn.a"), Err(UrlError::RdmaPortals));
         assert_eq!(parse("nvme-rdma://a/nqn.a?tls-psk=/k"), Err(UrlError::RdmaTls));
         assert_eq!(parse("nvme-rdma://a/nqn.a?tls-compat"), Err(UrlError::RdmaTls));
+        assert_eq!(parse("nvme-tcp://a/nqn.a?tls-compat"), Err(UrlError::TlsCompat));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::common::{target, text};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{GrantedFile, Looked, Session, SessionError};
-use bpfof_terminal::{Outcome, target_url, tell};
+use bpfof_terminal::{Outcome, forbid_core_dumps, target_url, tell};
 use clap::Args;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::PathBuf;
@@ -69,6 +69,8 @@ enum Store {
 impl Store {
     fn open(options: &Get) -> Result<Self, Box<dyn std::error::Error>> {
         if let (Some(socket), Some(file)) = (&options.grantd, &options.file) {
+            // The daemon may hand over a connection with the keys of its TLS records.
+            forbid_core_dumps()?;
             let store = GrantedFile::open(socket, file)?;
             if let Some(refusal) = store.refusal() {
                 tell(format_args!("lookups run on this machine: {refusal}"));

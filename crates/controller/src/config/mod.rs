@@ -356,6 +356,9 @@ fn check_rule(rule: &HostRule) -> Result<(), ConfigError> {
     if rule.keys.dhchap_ctrl_key.is_some() && rule.keys.dhchap_key.is_empty() {
         return refused("dhchap-ctrl-key also needs a dhchap-key".to_owned());
     }
+    if rule.keys.tls_compat && rule.keys.tls_psk.is_empty() {
+        return refused("tls-compat says how a key is used, and also needs a tls-psk".to_owned());
+    }
     if rule.keys.dhchap_key.len() > 2 {
         return refused("dhchap-key may have at most two secrets (for rotation)".to_owned());
     }

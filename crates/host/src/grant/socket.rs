@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
 
 /// Most descriptors that the kernel allows in a packet (`SCM_MAX_FD`, linux/net/scm.h).
 const DESCRIPTORS_MAX: usize = 253;
@@ -33,7 +34,8 @@ pub struct Packet<'a> {
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: OwnedFd,
-    buffer: Box<[u8]>,
+    /// An answer may have the keys of a connection.
+    buffer: Zeroizing<Vec<u8>>,
 }
 
 impl PacketSocket {
