@@ -71,13 +71,17 @@ impl Tables {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Bytes of memory that the tables take, without their functions and maps, which may be shared with other tables.
+    /// Bytes of memory that a file map takes in tables, beside [its own](FileMap::memory_bytes).
+    pub const MAP_BYTES: usize = MapTable::ENTRY_BYTES;
+
+    /// Bytes of memory that the tables take, without what other tables may share: functions, maps with their
+    /// [entries](Self::MAP_BYTES), and traces.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Tables>()
             + self.functions.memory_bytes()
             + self.maps.memory_bytes()
             + self.whole_namespaces.len() * size_of::<Arc<FileMap>>()
-            + self.traces.len() * (size_of::<(u32, Arc<Trace>)>() + Trace::MEMORY_BYTES)
+            + self.traces.len() * size_of::<(u32, Arc<Trace>)>()
     }
 
     /// These tables with the charge for their memory.
@@ -226,10 +230,11 @@ impl Tables {
         tables
     }
 
-    /// These tables with a trace of their own for a function that is in other tables, too.
-    pub fn with_trace(&self, id: u32) -> Tables {
+    /// These tables with a trace of their own for a function that is in other tables, too. Its memory
+    /// ([`Trace::MEMORY_BYTES`]) is charged for as long as any tables have it.
+    pub fn with_trace(&self, id: u32, memory: Option<Charge>) -> Tables {
         let mut tables = self.successor();
-        tables.traces.insert(id, Arc::default());
+        tables.traces.insert(id, Arc::new(Trace::counted(memory)));
         tables
     }
 

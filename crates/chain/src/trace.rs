@@ -1,6 +1,7 @@
 //! Trace lines that functions write for their authors, with `bpfof_trace`.
 
 use bpfof_function::abi::TRACE_BYTES;
+use bpfof_function::memory::Charge;
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,8 @@ pub struct Trace {
     /// Lines written, kept or not.
     asked: AtomicU64,
     lines: Mutex<VecDeque<Line>>,
+    /// The charge for its memory.
+    _memory: Option<Charge>,
 }
 
 #[derive(Debug)]
@@ -29,6 +32,11 @@ struct Line {
 }
 
 impl Trace {
+    /// A trace without lines, whose memory is charged.
+    pub(crate) fn counted(memory: Option<Charge>) -> Trace {
+        Trace { _memory: memory, ..Trace::default() }
+    }
+
     /// Bytes of memory that a trace takes at most.
     pub const MEMORY_BYTES: usize = size_of::<Trace>() + KEPT_LINES * size_of::<Line>();
 

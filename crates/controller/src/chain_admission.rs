@@ -1,7 +1,8 @@
 //! Grants arenas to chains: each chain runs in an arena, and a reactor has `max-chains` of them.
 //!
 //! A connection takes a free arena, except for a few that are *reserved* for [groups](crate::hosts::Group) of hosts
-//! without a running chain. If none is free, the connection waits, and each arena that becomes free goes to the group
+//! without a running chain, and those that connections wait for already. If none is left, the connection waits, and
+//! each arena that becomes free goes to the group
 //! with the fewest running chains, in it to the host with the fewest, and so on to the association and the connection.
 //! So groups that together want more arenas than there are end up with equal numbers of them.
 //!
@@ -139,11 +140,18 @@ impl Admission {
     /// Whether a connection may start a chain now, with `free` arenas left.
     #[inline]
     pub(crate) fn may_start(&self, connection: u32, free: usize) -> bool {
-        if self.waiting.is_empty() && free > self.granted + self.reserve {
+        if self.is_plenty(free) {
             return true;
         }
         self.share(connection).is_some_and(|share| share.granted > 0)
             || self.has_one_for(connection, free) && self.is_first(connection)
+    }
+
+    /// Whether there is an arena for each waiting connection and for one more, without the reserve: who needs one most
+    /// does not matter then.
+    #[inline]
+    fn is_plenty(&self, free: usize) -> bool {
+        free > self.granted + self.reserve + self.waiting.len()
     }
 
     /// Whether no waiting connection comes before this one.
@@ -240,7 +248,10 @@ impl Admission {
 
     /// Grants an arena to the connection that needs it most; the caller wakes it.
     pub(crate) fn grant(&mut self, free: usize) -> Option<u32> {
-        let neediest = self.neediest_at()?;
+        let neediest = match self.is_plenty(free) && !self.waiting.is_empty() {
+            true => 0,
+            false => self.neediest_at()?,
+        };
         if !self.has_one_for(self.waiting[neediest], free) {
             return None;
         }
@@ -401,6 +412,24 @@ mod tests {
             admission.leave(connection);
         }
         assert_eq!((admission.granted, admission.counts), (0, [2, 2, 3].map(|of| vec![0; of])));
+    }
+
+    /// Connections that wait for their turn do not hold up others while there are arenas for all.
+    #[test]
+    fn nobody_waits_while_arenas_are_free() {
+        let mut admission = admission();
+        run(&mut admission, 0, 4);
+        for connection in [1, 2] {
+            admission.wait(connection);
+        }
+        assert!(!admission.may_start(0, 2) && admission.may_start(0, 3));
+        run(&mut admission, 0, 7);
+        // As they came.
+        assert_eq!(
+            (admission.grant(9), admission.grant(9), admission.grant(9)),
+            (Some(1), Some(2), None)
+        );
+        assert!(admission.may_start(0, 3) && !admission.may_start(0, 2));
     }
 
     /// Hosts of a group with running chains get nothing of the reserve, and none of them waits forever beside another

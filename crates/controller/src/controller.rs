@@ -247,7 +247,7 @@ impl Controller {
             && self.host_id == other.host_id
             && self.host_nqn() == other.host_nqn();
         let may_look = self.access.rights.intersects(Rights::MAPS);
-        self.id == other.id || may_look && is_same_host
+        self.serial == other.serial || may_look && is_same_host
     }
 
     /// The address that its admin queue comes from.

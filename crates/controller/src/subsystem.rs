@@ -14,7 +14,7 @@ use crate::namespace::{Namespace, Traits};
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
 use crate::room::{self, Goes, Newcomer};
-use bpfof_chain::{Function, Tables};
+use bpfof_chain::{Function, Tables, Trace};
 use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
@@ -167,7 +167,9 @@ impl Kept {
                 host.log.note(Topic::Commands, (Level::Warn, now_ns), &host.nqn, what);
                 Default::default()
             });
-        tables.with_function_and_maps(Arc::clone(&self.function), maps).with_trace(id)
+        let memory = host.memory.charge_anyway(Trace::MEMORY_BYTES);
+        let tables = tables.with_function_and_maps(Arc::clone(&self.function), maps);
+        tables.with_trace(id, Some(memory))
     }
 }
 

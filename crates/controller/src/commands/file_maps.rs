@@ -8,7 +8,7 @@ use crate::operation::Fenced;
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
-use bpfof_chain::{Extent, FileMap};
+use bpfof_chain::{Extent, FileMap, Tables};
 use bpfof_nvme::vendor_specific::FileMapObject;
 use bpfof_nvme::{Installation, Status, Upload};
 
@@ -60,7 +60,10 @@ fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Resu
         Refusal::field("NSID of the object", format!("there is no namespace {}", map.nsid))
     })?;
     if map.version == 0 {
-        controller.update(|tables| tables.without_map(map.file));
+        // A new version takes memory until all connections have it.
+        if tables.has_map(map.file) {
+            controller.update(|tables| tables.without_map(map.file));
+        }
         return Ok(());
     }
     let full = |cause| Err(Refusal::new(Status::RESOURCE_LIMIT.with_dnr(), cause));
@@ -91,7 +94,7 @@ fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Resu
     let checked = checked.map_err(|error| {
         Refusal::field("the file map object", format!("the map of file {}: {error}", map.file))
     })?;
-    let memory = controller.host().memory.charge(checked.memory_bytes());
+    let memory = controller.host().memory.charge(checked.memory_bytes() + Tables::MAP_BYTES);
     let end = checked.device_end();
     let mut fits = true;
     let set = memory.and_then(|memory| {

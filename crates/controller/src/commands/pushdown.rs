@@ -200,7 +200,7 @@ pub(super) fn failed(
     }
     let is_gone = executor.namespaces.is_leaving(namespace);
     let refusal = match error {
-        ChainError::Device if is_gone => namespace_gone(),
+        ChainError::Device if is_gone => namespace_gone().with_dwords(0, hops),
         // The device has not failed: the chain was cut short because the connection closes.
         ChainError::Device if connection.is_abandoned => {
             Refusal::new(Status::ABORTED_SQ_DELETION, "the connection is closing")
@@ -225,7 +225,7 @@ pub(crate) fn resume(cx: &mut Context<'_>, resting: Resting) -> Result<(), Refus
     association.refresh_tables();
     let is_gone = executor.namespaces.is_leaving(namespace);
     if is_gone {
-        return Err(namespace_gone());
+        return Err(namespace_gone().with_dwords(0, resting.chain.hops()));
     }
     let of = (command, resting.entry);
     let rested_ns = executor.now_ns.saturating_sub(resting.since_ns);

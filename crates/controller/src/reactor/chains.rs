@@ -243,6 +243,10 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
             end_resting(&mut cx, of, &refusal);
         }
         core.mark_dirty(index);
+        // Restoring its state.
+        let spent = core.executor.take_spent();
+        let cost = core.spend(spent);
+        core.charge(index, cost);
     }
     if core.connection(index).is_some_and(|connection| connection.waiters.want_arena()) {
         core.executor.admission.wait(index);

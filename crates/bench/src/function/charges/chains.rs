@@ -166,7 +166,7 @@ impl Ground {
     /// Tables with a kernel as two functions, 1 and 2. For the first the tables have a trace of their own.
     fn tables(&self, entry: &str) -> Result<Tables, Problem> {
         let whole = FileMap::whole_namespace(1, self.memory.size_bytes());
-        let mut tables = Tables::new(vec![whole]).with_trace(1);
+        let mut tables = Tables::new(vec![whole]).with_trace(1, None);
         for (id, object) in (1..).zip(&self.objects) {
             tables = tables.with_function(Function {
                 id,
