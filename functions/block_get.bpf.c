@@ -31,7 +31,8 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
 	answer->value_offset = entry ? ctx->offset + (entry->value - ctx->data) : 0;
 	answer->tag = tag;
 	if (value_size > ctx->scratch_size - sizeof(*answer)) {
-		status = BLOCK_TOO_LONG;
+		if (status == BLOCK_FOUND)
+			status = BLOCK_TOO_LONG;
 		value_size = 0;
 	}
 	answer->status = status;

@@ -45,12 +45,12 @@ struct block_get_request {
 #define BLOCK_NOT_FOUND 0
 #define BLOCK_FOUND 1
 #define BLOCK_DELETED 2
-/* Found, but the tag has another type: a merge, for example. */
+/* Found, but the tag has another type: a merge, for example. Without its bytes if scratch has no room for them. */
 #define BLOCK_OTHER 3
 /* Found, but scratch has no room for the value: read it at value_offset. */
 #define BLOCK_TOO_LONG 4
 
-/* The answer; value_size bytes of value follow, unless it is too long. */
+/* The answer; value_size bytes of value follow, or none if it is too long. */
 struct block_get_answer {
 	__u32 status;
 	__u32 value_size;

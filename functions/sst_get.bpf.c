@@ -22,6 +22,9 @@ _Static_assert(SST_TRAILER_BYTES == PREFIX_TRAILER_BYTES, "sst_get.h gives the n
 
 #define NOT_COMPRESSED 0
 
+/* The units that a call can pay for a block's decompression. */
+#define DECOMPRESSION_UNITS_MAX 950000
+
 /* In the last field of a block: a hash index lies behind the restarts. */
 #define HAS_HASH_INDEX 0x80000000u
 /* Keys are distributed so evenly that an interpolation search may be faster. */
@@ -74,8 +77,12 @@ static inline int decompress(__u8 type, struct bpfof_cursor *contents)
 		return DAMAGE_COMPRESSED;
 	if (bpfof_failed(&from) || size > SST_DECOMPRESSED_BYTES_MAX)
 		return DAMAGE_SIZE;
-	if (type == BPFOF_SNAPPY)
+	if (type == BPFOF_SNAPPY) {
 		from = *contents;
+		/* A call could not pay for it. */
+		if (16 * (__u64)bpfof_left(&from) + 3 * size > DECOMPRESSION_UNITS_MAX)
+			return DAMAGE_COMPRESSED;
+	}
 	if (bpfof_decompress(type, to, size, from.at, bpfof_left(&from)) != size)
 		return DAMAGE_SIZE;
 	*contents = bpfof_cursor(to, to + size);

@@ -16,6 +16,9 @@ int find(struct bpfof_ctx *ctx)
 		ctx->out_len = sizeof(*query);
 		ctx->done = 1;
 	} else if (record->next) {
+		/* Lists go up, so none is a cycle. */
+		if (record->next <= ctx->offset)
+			return BAD_RECORD;
 		ctx->next_offset[0] = record->next;
 		ctx->next_size[0] = sizeof(*record);
 		ctx->next_file[0] = ctx->file;

@@ -307,7 +307,8 @@ pub enum Lookup {
     Found(Vec<u8>, u64),
     /// The key was deleted, by the entry with this tag.
     Deleted(u64),
-    /// The entry's bytes and tag, of a kind that only the store understands.
+    /// The entry's bytes and tag, of a kind that only the store understands. No bytes if they do not fit the scratch
+    /// buffer.
     Other(Vec<u8>, u64),
     /// The value does not fit the scratch buffer; it can be read at this place.
     TooLong(Place, u64),
@@ -323,6 +324,9 @@ impl Lookup {
         let value = answer.0;
         if status == 4 && value.is_empty() {
             return Some(Lookup::TooLong(Place { offset_bytes, size_bytes }, tag));
+        }
+        if status == 3 && value.is_empty() {
+            return Some(Lookup::Other(Vec::new(), tag));
         }
         if value.len() != size_bytes as usize {
             return None;
