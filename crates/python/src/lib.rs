@@ -24,6 +24,7 @@ mod filter;
 mod key_value;
 mod plan;
 mod rows;
+mod seal;
 mod session;
 mod source;
 mod substrait;

@@ -3,6 +3,7 @@
 use crate::batch::Batch;
 use crate::failure::Failure;
 use crate::filter::{Filter, together};
+use crate::seal::{HASH_BYTES, hash_of, sealed, unsealed};
 use crate::source::Source;
 use bpfof_query::{
     self as query, Aggregate, Measure, OwnStages, Part, Partial, Place, Reduction, Scalar,
@@ -10,15 +11,12 @@ use bpfof_query::{
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 
 /// Magic of serialised plans; changes with their format.
 const PLAN_MAGIC: &[u8; 8] = b"bpfofPL2";
 /// Magic of serialised partial results.
 const PARTIAL_MAGIC: &[u8; 8] = b"bpfofPR1";
-/// Size of the hash of a plan in bytes.
-const HASH_BYTES: usize = 16;
 
 /// A query over files of the same format and columns.
 #[pyclass(frozen, module = "bpfof._bpfof")]
@@ -87,24 +85,6 @@ impl Plan {
         let partial: Partial = postcard::from_bytes(rest).map_err(|_| damaged())?;
         if partial.fits(&self.plan) { Ok(partial) } else { Err(damaged()) }
     }
-}
-
-/// Serialised values behind a name of their format, with its version, and their hash.
-pub(crate) fn sealed(magic: &[u8; 8], body: &[u8]) -> Vec<u8> {
-    [&magic[..], &hash_of(body), body].concat()
-}
-
-/// The values in `sealed` bytes; None if they have another format, or are damaged.
-pub(crate) fn unsealed<'b>(magic: &[u8; 8], bytes: &'b [u8]) -> Option<&'b [u8]> {
-    let (hash, body) = bytes.strip_prefix(magic)?.split_first_chunk::<HASH_BYTES>()?;
-    (*hash == hash_of(body)).then_some(body)
-}
-
-fn hash_of(body: &[u8]) -> [u8; HASH_BYTES] {
-    let hash = Sha256::digest(body);
-    let mut beginning = [0; HASH_BYTES];
-    beginning.copy_from_slice(&hash[..HASH_BYTES]);
-    beginning
 }
 
 /// A measure by pyarrow's name.

@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::failure::Failure;
-use crate::plan::{sealed, unsealed};
+use crate::seal::{sealed, unsealed};
 use crate::watch::watched;
 use bpfof_query::infer::{self, FormatName, Hints};
 use bpfof_query::{
