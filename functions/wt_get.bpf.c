@@ -48,7 +48,7 @@ _Static_assert(WT_LEAVES_MAX == BPFOF_MAX_READS, "wt_get.h gives the number to h
 #define SHORT_BYTES_MAX 64
 
 /* The units that a call can pay for decompressing and searching a page, and what a cell of a leaf
- * costs at most. */
+ * costs, unless keys have many bytes in common: then a page has few. */
 #define SEARCH_UNITS 940000
 #define CELL_UNITS 345
 
@@ -196,7 +196,7 @@ static inline __u8 uncompress(struct search *search, __u32 memory_bytes)
 		return WT_REASON_TOO_LARGE;
 	search->units = search->request->compressor == BPFOF_SNAPPY ? 16 * length + 3 * size :
 			search->request->compressor == BPFOF_LZ4    ? 6 * length + 4 * size :
-								      8 * length + 8 * size;
+								      8 * length + 8 * size + 30000;
 	if (search->units > SEARCH_UNITS)
 		return WT_REASON_TOO_LARGE;
 	if (bpfof_decompress(search->request->compressor, to + WT_CLEAR_BYTES, size, from, length) !=

@@ -49,7 +49,8 @@ static void xrp_prepare_all(struct xrp_chain *chain)
 	chain->command.rw.nsid = cpu_to_le32(chain->domain->nsid);
 	/*
 	 * A drive that has been formatted with protection information since the domain was made strips
-	 * it, as for the block layer's reads: it would not fit into the pages. Others ignore this.
+	 * it if the metadata is nothing else, as for the block layer's reads: it would not fit into the
+	 * pages. Drives without it ignore this.
 	 */
 	chain->command.rw.control = cpu_to_le16(NVME_RW_PRINFO_PRACT);
 	chain->prepared = 0;

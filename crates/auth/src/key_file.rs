@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 /// Longest accepted key file, in bytes.
 const MAX_BYTES: u64 = 4096;
 /// What keys begin with, as text.
-const KEYS: [&str; 2] = ["NVMeTLSkey-", "DHHC-"];
+const KEYS: [&str; 2] = ["NVMeTLSkey-1:", "DHHC-1:"];
 /// The variable with the folder in which systemd puts the files of LoadCredential=.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
@@ -50,7 +50,7 @@ pub enum KeyFileError {
 /// # Errors
 /// [`KeyFileError`]: it cannot be read, other users may read it, or it is too long.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
-    if path.to_str().is_some_and(|text| KEYS.iter().any(|start| text.starts_with(start))) {
+    if is_key(path) {
         return Err(KeyFileError::NotAFile);
     }
     let Some(credential) = credential(path) else {
@@ -63,6 +63,13 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
         return Err(KeyFileError::Readable { path: credential, mode });
     }
     read_from(file, &credential)
+}
+
+/// Whether the name of a file, perhaps in a folder, is a key itself, which must not be repeated in errors.
+#[must_use]
+pub fn is_key(path: &Path) -> bool {
+    let mut names = path.components().filter_map(|name| name.as_os_str().to_str());
+    names.any(|name| KEYS.iter().any(|start| name.starts_with(start)))
 }
 
 /// The path of a service's credential, if systemd has provided it. Only the service can read such a file, although its
@@ -139,7 +146,9 @@ mod tests {
 
     #[test]
     fn a_key_in_place_of_a_name_is_not_repeated() {
-        for key in ["NVMeTLSkey-1:01:c2VjcmV0:", "DHHC-1:00:c2VjcmV0:"] {
+        for key in
+            ["NVMeTLSkey-1:01:c2VjcmV0:", "DHHC-1:00:c2VjcmV0:", "/etc/x/DHHC-1:00:c2Vj/cmV0:"]
+        {
             let error = read(Path::new(key)).expect_err("no file").to_string();
             assert!(error.contains("instead of the name") && !error.contains("c2Vj"), "{error}");
         }

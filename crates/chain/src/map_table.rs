@@ -80,7 +80,7 @@ fn directory_of<T>(items: &[T], key: impl Fn(&T) -> u32) -> Directory {
 }
 
 /// Maps by file.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct MapTable {
     chunks: Vec<Arc<Chunk>>,
     /// The first file of each chunk.
@@ -91,9 +91,23 @@ pub(crate) struct MapTable {
     last: u32,
     len: usize,
     extents: usize,
+    /// The charge for the memory of the tables themselves. A copy has none.
+    memory: Option<Charge>,
 }
 
-/// A reactor that drops a table must not spend its turn freeing many maps. The maps stay charged until they are freed.
+impl Clone for MapTable {
+    fn clone(&self) -> MapTable {
+        MapTable {
+            chunks: self.chunks.clone(),
+            firsts: self.firsts.clone(),
+            directory: self.directory.clone(),
+            memory: None,
+            ..*self
+        }
+    }
+}
+
+/// A reactor that drops a table must not spend its turn freeing many maps. All stays charged until it is freed.
 /// Others may drop tables with the same chunks at the same time, so the number of owners says little for many chunks.
 impl Drop for MapTable {
     fn drop(&mut self) {
@@ -102,12 +116,17 @@ impl Drop for MapTable {
             || self.chunks.len() > FREED_AT_ONCE
                 && self.chunks.iter().filter(is_last).count() > FREED_AT_ONCE
         {
-            frees::free(std::mem::take(&mut self.chunks));
+            frees::free((std::mem::take(&mut self.chunks), self.memory.take()));
         }
     }
 }
 
 impl MapTable {
+    /// Sets the charge for the memory of the tables themselves.
+    pub(crate) fn count(&mut self, memory: Charge) {
+        self.memory = Some(memory);
+    }
+
     /// This table without those maps of a namespace for which `stays` is false. Unchanged chunks are shared.
     pub(crate) fn retaining(&self, namespace: u32, stays: impl Fn(&MapEntry) -> bool) -> MapTable {
         let mut table = self.clone();

@@ -30,8 +30,6 @@ pub struct Tables {
     whole_namespaces: Vec<Arc<FileMap>>,
     /// Whole namespaces are not files in these tables nor in any made from them.
     maps_only: bool,
-    /// The charge for the memory of the tables themselves.
-    _memory: Option<Charge>,
 }
 
 /// The position of a map in a [`Tables`].
@@ -85,8 +83,9 @@ impl Tables {
     }
 
     /// These tables with the charge for their memory.
-    pub fn counted(self, memory: Charge) -> Tables {
-        Tables { _memory: Some(memory), ..self }
+    pub fn counted(mut self, memory: Charge) -> Tables {
+        self.maps.count(memory);
+        self
     }
 
     /// A copy with a new serial, to be changed.
@@ -98,7 +97,6 @@ impl Tables {
             maps: self.maps.clone(),
             whole_namespaces: self.whole_namespaces.clone(),
             maps_only: self.maps_only,
-            _memory: None,
         }
     }
 

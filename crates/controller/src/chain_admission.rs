@@ -2,9 +2,9 @@
 //!
 //! A connection takes a free arena, except for a few that are *reserved* for [groups](crate::hosts::Group) of hosts
 //! without a running chain, and those that connections wait for already. If none is left, the connection waits, and
-//! each arena that becomes free goes to the group
-//! with the fewest running chains, in it to the host with the fewest, and so on to the association and the connection.
-//! So groups that together want more arenas than there are end up with equal numbers of them.
+//! each arena that becomes free goes to the group with the fewest running chains, in it to the host with the fewest,
+//! and so on to the association and the connection. So groups that together want more arenas than there are end up with
+//! equal numbers of them.
 //!
 //! Chains may run for hours. So a chain of a group that has more than a waiting group *gives way*: it is served before
 //! the others of its connection until its hop ends; then its state is copied out of the arena, and it waits with its
@@ -137,21 +137,24 @@ impl Admission {
         free > self.granted + reserve
     }
 
-    /// Whether a connection may start a chain now, with `free` arenas left.
+    /// Whether a connection may start a chain now, with `free` arenas left; not if [all](Self::is_plenty) may.
     #[inline]
     pub(crate) fn may_start(&self, connection: u32, free: usize) -> bool {
-        if self.is_plenty(free) {
-            return true;
-        }
         self.share(connection).is_some_and(|share| share.granted > 0)
             || self.has_one_for(connection, free) && self.is_first(connection)
     }
 
-    /// Whether there is an arena for each waiting connection and for one more, without the reserve: who needs one most
-    /// does not matter then.
+    /// Whether `free` arenas are enough for each waiting connection and for one more, without the reserve: who needs
+    /// one most does not matter then.
     #[inline]
-    fn is_plenty(&self, free: usize) -> bool {
-        free > self.granted + self.reserve + self.waiting.len()
+    pub(crate) fn is_plenty(&self, free: usize) -> bool {
+        free > self.reserve + self.wanted()
+    }
+
+    /// Arenas that are granted and not in use yet, and one for each waiting connection.
+    #[inline]
+    pub(crate) fn wanted(&self) -> usize {
+        self.granted + self.waiting.len()
     }
 
     /// Whether no waiting connection comes before this one.
@@ -246,13 +249,11 @@ impl Admission {
         self.neediest_at().map(|at| self.waiting[at])
     }
 
-    /// Grants an arena to the connection that needs it most; the caller wakes it.
-    pub(crate) fn grant(&mut self, free: usize) -> Option<u32> {
-        let neediest = match self.is_plenty(free) && !self.waiting.is_empty() {
-            true => 0,
-            false => self.neediest_at()?,
-        };
-        if !self.has_one_for(self.waiting[neediest], free) {
+    /// Grants an arena to the connection that needs it most, or to the next one if there is one for all; the caller
+    /// wakes it.
+    pub(crate) fn grant(&mut self, free: usize, is_plenty: bool) -> Option<u32> {
+        let neediest = if is_plenty { 0 } else { self.neediest_at()? };
+        if self.waiting.is_empty() || !self.has_one_for(self.waiting[neediest], free) {
             return None;
         }
         let connection = self.waiting.remove(neediest);
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(admission.waiting(), [1, 0, 2, 3]);
         assert!(!admission.may_start(3, 1), "not before those that wait");
         // The host without chains, the association with fewest, the connection with fewest.
-        let granted: Vec<_> = std::iter::from_fn(|| admission.grant(3)).collect();
+        let granted: Vec<_> = std::iter::from_fn(|| admission.grant(3, false)).collect();
         assert_eq!(granted, [3, 2, 1]);
         assert!(admission.may_start(3, 3) && !admission.may_start(0, 3));
         admission.started(3);
@@ -402,9 +403,9 @@ mod tests {
         admission.not_started(2);
         assert_eq!((admission.granted, admission.running(2)), (1, 1));
         admission.wait(2);
-        assert_eq!(admission.grant(3), Some(2));
+        assert_eq!(admission.grant(3, false), Some(2));
         admission.let_go(2);
-        assert_eq!(admission.grant(2), Some(0));
+        assert_eq!(admission.grant(2, false), Some(0));
         for (connection, chains) in [(0, 4), (2, 1), (3, 1)] {
             admission.ended(connection, chains);
         }
@@ -422,14 +423,11 @@ mod tests {
         for connection in [1, 2] {
             admission.wait(connection);
         }
-        assert!(!admission.may_start(0, 2) && admission.may_start(0, 3));
-        run(&mut admission, 0, 7);
+        assert!(!admission.is_plenty(2) && admission.is_plenty(3));
         // As they came.
-        assert_eq!(
-            (admission.grant(9), admission.grant(9), admission.grant(9)),
-            (Some(1), Some(2), None)
-        );
-        assert!(admission.may_start(0, 3) && !admission.may_start(0, 2));
+        let granted = [9; 3].map(|free| admission.grant(free, true));
+        assert_eq!(granted, [Some(1), Some(2), None]);
+        assert!(!admission.is_plenty(2) && admission.is_plenty(3));
     }
 
     /// Hosts of a group with running chains get nothing of the reserve, and none of them waits forever beside another
@@ -445,7 +443,7 @@ mod tests {
         run(&mut admission, 20, 12);
         (0..40).for_each(|connection| admission.wait(connection));
         let free = 8;
-        assert!(admission.grant(free).is_none() && !admission.may_start(1, free));
+        assert!(admission.grant(free, false).is_none() && !admission.may_start(1, free));
         let chains = |admission: &Admission| -> Vec<_> {
             let of = |owner| (0..admission.running(owner)).map(move |_| owner);
             [0, 20].into_iter().flat_map(of).collect()
@@ -464,7 +462,7 @@ mod tests {
         // The freed arena goes to a host of the same group.
         admission.ended(0, 1);
         admission.ended(0, 1);
-        assert_eq!(admission.grant(free + 1), Some(1));
+        assert_eq!(admission.grant(free + 1, false), Some(1));
     }
 
     /// New groups have all of the reserve, however many hosts another group has.

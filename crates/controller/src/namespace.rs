@@ -23,7 +23,7 @@ pub(crate) struct Namespace {
     pub(crate) backend: Backend,
     /// Writes that it has acknowledged and lost.
     pub(crate) lost_writes: Arc<LostWrites>,
-    /// Reads, writes and flushes in which the file or disk has failed.
+    /// Commands and reads of chains in which the file or disk has failed.
     device_errors: Arc<AtomicU64>,
     /// Identifiers of a file are the same on every start: made from its path and the subsystem's name; identifiers of a
     /// disk likewise, from its own identifiers. Those of memory that is not a file are new each time, because its
@@ -222,7 +222,7 @@ impl Namespace {
         }
     }
 
-    /// Counts a read, write or flush in which the file or disk has failed.
+    /// Counts a command or a read of a chain in which the file or disk has failed.
     pub(crate) fn note_device_error(&self) {
         self.device_errors.fetch_add(1, Ordering::Relaxed);
     }

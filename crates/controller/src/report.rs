@@ -130,7 +130,7 @@ pub struct NamespaceReport {
     pub block_bytes: u32,
     /// Grows whenever acknowledged writes to it have been lost; 0 if none have.
     pub lost_writes: u64,
-    /// Reads, writes and flushes in which the file or disk has failed, those of chains included.
+    /// Commands and reads of chains in which the file or disk has failed, and commands that report earlier losses.
     pub device_errors: u64,
     /// Read, Verify and Compare since the namespace was added.
     pub read: ClassMetrics,

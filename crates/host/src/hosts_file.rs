@@ -63,6 +63,10 @@ impl Target {
                  nor the NQN of a subsystem (* matches anything)"
             ));
         }
+        let keys = [&self.tls_psk, &self.dhchap_key, &self.dhchap_ctrl_key];
+        if keys.into_iter().flatten().any(|path| key_file::is_key(path)) {
+            return Err("a key is given instead of the name of a file with it".to_owned());
+        }
         if self.tls_compat && self.tls_psk.is_none() {
             return Err("tls-compat says how a key is used, and needs a tls-psk".to_owned());
         }

@@ -2,13 +2,14 @@
 //! the host. `nvme-rdma://` is the same over RDMA, with one portal.
 
 use crate::credentials::KeyFiles;
+use bpfof_auth::key_file::is_key;
 use bpfof_nvme::fabrics::NQN_MAX_BYTES;
 use bpfof_nvme::tcp::DEFAULT_PORT;
 use std::fmt;
 use std::iter;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
@@ -100,6 +101,9 @@ pub enum UrlError {
     /// A key for TLS, which RDMA does not have.
     #[error("{RDMA_SCHEME} has no TLS: use {SCHEME}, or omit tls-psk and tls-compat")]
     RdmaTls,
+    /// A key in place of the name of its file. It is not repeated.
+    #[error("a key is given instead of the name of a file with it: write it to a file (chmod 600)")]
+    Key,
     /// How a key is used, without the key.
     #[error("tls-compat says how a key is used, and needs tls-psk=FILE")]
     TlsCompat,
@@ -222,6 +226,9 @@ impl Parameters {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             if value.is_empty() && !matches!(key, "ns" | "tls-compat") {
                 return Err(UrlError::Parameter(parameter.to_owned()));
+            }
+            if key != "hostnqn" && is_key(Path::new(value)) {
+                return Err(UrlError::Key);
             }
             let file = || Some(PathBuf::from(value));
             match key {
@@ -451,6 +458,7 @@ mod tests {
         assert_eq!(parse("nvme-rdma://a/nqn.a?tls-psk=/k"), Err(UrlError::RdmaTls));
         assert_eq!(parse("nvme-rdma://a/nqn.a?tls-compat"), Err(UrlError::RdmaTls));
         assert_eq!(parse("nvme-tcp://a/nqn.a?tls-compat"), Err(UrlError::TlsCompat));
+        assert_eq!(parse("nvme-tcp://a/nqn.a?dhchap-key=DHHC-1:00:c2Vj:"), Err(UrlError::Key));
     }
 
     #[test]

@@ -516,6 +516,10 @@ fn installed_functions_that_a_program_uses_must_be_there() {
         controller.installed_function("g").unwrap();
         has_installed(&targets[0], programs);
         assert_eq!(is_used_again(&controller, &targets, 0), is_used, "{programs:?}");
+        // The same if it is the first path that is connected again.
+        set(&targets[1].deaf, true);
+        is_in(&controller, 1, PathState::Lost);
+        assert_eq!(is_used_again(&controller, &targets, 0), is_used, "{programs:?}, alone");
     }
 }
 

@@ -275,7 +275,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
             }
             "hand-over" => {
                 let taken = |why: &str| Failure::new(Failure::FAILED, why);
-                claim = Some(operations.claims.claim().map_err(taken)?);
+                claim = Some(operations.claims.claim(CLAIM_PATIENCE).map_err(taken)?);
                 let offered = hand_over::offer(&*operations.hand_over, &mut sockets);
                 successor.has_sockets = offered.is_ok();
                 if offered.is_err() {
@@ -350,6 +350,9 @@ fn place(params: &Value) -> Result<Place, Failure> {
     let subsystem = params["subsystem"].as_str().map(str::to_owned);
     Ok(Place { subsystem, nsid: nsid.ok_or_else(missing)? })
 }
+
+/// How long another process waits for a change of the configuration: less than it waits for an answer.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why the configuration does not change.
 pub const TAKEN_OVER: &str = "nothing has changed: another target is taking over from this one, and has read the \

@@ -18,7 +18,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The most sockets that are handed over: the kernel takes 253 at a time.
@@ -31,7 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Who may get the sockets: one process at a time, as long as the connection of its request lives, and none any more
 /// once this target has retired. It reads the configuration after its claim, so none changes meanwhile.
 #[derive(Debug, Default)]
-pub struct Claims(Mutex<State>);
+pub struct Claims {
+    state: Mutex<State>,
+    changed: Condvar,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -49,13 +52,15 @@ impl Default for State {
 
 impl Claims {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims the sockets for a process, or tells why it cannot have them. The claim ends when the returned value is
-    /// dropped.
-    pub(crate) fn claim(&self) -> Result<Claim<'_>, &'static str> {
-        let mut state = self.state();
+    /// Claims the sockets for a process, or tells why it cannot have them. Waits for a change of the configuration, up
+    /// to `patience`. The claim ends when the returned value is dropped.
+    pub(crate) fn claim(&self, patience: Duration) -> Result<Claim<'_>, &'static str> {
+        let is_changed = |state: &mut State| matches!(state, State::Free(1..));
+        let waited = self.changed.wait_timeout_while(self.state(), patience, is_changed);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match *state {
             State::Free(0) => {
                 *state = State::Claimed;
@@ -110,6 +115,7 @@ impl Drop for Changing<'_> {
         if let State::Free(changes) = &mut *self.0.state() {
             *changes -= 1;
         }
+        self.0.changed.notify_all();
     }
 }
 
@@ -260,17 +266,24 @@ mod tests {
         let changes = [claims.change(), claims.change()];
         assert!(changes.iter().all(Option::is_some));
         for changing in changes {
-            assert!(claims.claim().is_err_and(|why| why.contains("is being changed")));
+            let claim = claims.claim(Duration::from_millis(1));
+            assert!(claim.is_err_and(|why| why.contains("is being changed")));
             drop(changing);
         }
-        let claim = claims.claim().expect("free");
+        let claim = claims.claim(PATIENCE).expect("free");
         assert!(claims.change().is_none());
-        assert!(claims.claim().is_err_and(|why| why.contains("taking over")));
+        assert!(claims.claim(PATIENCE).is_err_and(|why| why.contains("taking over")));
         drop(claim);
-        assert!(claims.change().is_some());
-        let claim = claims.claim().expect("free again");
+        // It waits for a change to end.
+        let changing = claims.change().expect("free again");
+        let claim = std::thread::scope(|scope| {
+            let claiming = scope.spawn(|| claims.claim(PATIENCE));
+            drop(changing);
+            claiming.join().expect("no panic").expect("free again")
+        });
         claims.retire();
         drop(claim);
-        assert!(claims.are_retired() && claims.change().is_none() && claims.claim().is_err());
+        assert!(claims.are_retired() && claims.change().is_none());
+        assert!(claims.claim(PATIENCE).is_err());
     }
 }

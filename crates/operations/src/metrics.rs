@@ -289,7 +289,7 @@ impl Metrics {
                 [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
             (labels, counter(namespace.device_errors))
         });
-        let what = "Reads, writes and flushes in which the file or disk has failed";
+        let what = "Commands and reads of chains in which the file or disk has failed";
         Family::counter("device_errors", what).encode(encoder, errors)
     }
 

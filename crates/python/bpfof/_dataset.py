@@ -45,9 +45,9 @@ def dataset(
     """Files as a dataset: filtered and reduced where they are stored.
 
     ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns; the rows of a file that
-    is named twice occur twice. The dataset keeps absolute paths, also of ``device``. ``format`` is ``"csv"``, ``"npy"``,
-    ``"arrow"`` (IPC, uncompressed) or ``"records"``; by default it follows from the names, and ``schema`` without
-    ``format`` means records. ``schema`` has the fields of records, as in
+    is named twice occur twice. The dataset keeps absolute paths, also of ``device``. ``format`` is ``"csv"``,
+    ``"npy"``, ``"arrow"`` (IPC, uncompressed) or ``"records"``; by default it follows from the names, and ``schema``
+    without ``format`` means records. ``schema`` has the fields of records, as in
     ``"id u64, zone i32, name char(16), pad pad(4), fare f64"`` or as a :class:`pyarrow.Schema`; for CSV the kinds of
     columns whose kinds are not to be inferred.
 

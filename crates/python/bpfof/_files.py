@@ -114,9 +114,8 @@ class File:
         return [Answer(*end) for end in ends]
 
     def wait_mapped(self, timeout: float = 5.0) -> bool:
-        """Waits until the target has maps of the files, and returns whether it has; sooner if it cannot have one of them
-        now. Calling this is optional.
-        ``timeout`` is in seconds, and may be ``math.inf``."""
+        """Waits until the target has maps of the files, and returns whether it has; sooner if it cannot have one of
+        them now. Calling this is optional. ``timeout`` is in seconds, and may be ``math.inf``."""
         with _in_range():
             return self._native.wait_mapped(timeout)
 

@@ -5,7 +5,6 @@ import functools
 import operator
 import os
 import pickle
-import signal
 import socket
 import threading
 import time

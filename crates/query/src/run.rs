@@ -166,7 +166,8 @@ impl<'a> Runner<'a> {
                 self.reduced(&file, ranges, on_progress)
             }
         };
-        // A file that is being rewritten may be the reason for a bad row, a number that does not fit, or a read outside it.
+        // A file that is being rewritten may be the reason for a bad row, a number that does not fit, or a read outside
+        // it.
         if matches!(
             result,
             Ok(_)

@@ -376,7 +376,7 @@ int reset(WT_CURSOR *cursor)
 int bound(WT_CURSOR *cursor, const char *config)
 {
 	State *const state = states().find(cursor);
-	const bool clears = config && strstr(config, "action=clear");
+	const bool clears = config && strstr(config, "clear");
 
 	return state->is_detached && !clears ? EINVAL : state->bound(cursor, config);
 }

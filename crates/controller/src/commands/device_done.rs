@@ -251,19 +251,16 @@ fn note_failed(cx: &mut Context<'_>, (cid, state): (u16, &State), failed: &Faile
     *status
 }
 
-/// Logs and counts a failed read of a chain in the namespace at this place.
-pub(crate) fn chain_read_failed(cx: &mut Context<'_>, place: usize, failure: &Failure) {
-    let (level, cause) = match failure {
-        Failure::Short => (Level::Error, "the file has become shorter".to_owned()),
-        Failure::Cancelled => (Level::Warn, failure.to_string()),
-        Failure::Kernel(_) | Failure::Drive(_) => (Level::Error, failure.to_string()),
-    };
+/// Logs and counts a failed read of a chain in the namespace at this place, as that of a command.
+pub(crate) fn chain_read_failed(cx: &mut Context<'_>, place: usize, result: i32) {
+    let read = State::Read { namespace: place, offset: 0, length: 0 };
+    let Failed { status, level, cause, .. } = Failed::of(&read, result);
     let Context { connection, executor } = cx;
     let namespace = executor.namespaces.get(place);
     let (nsid, what) = (namespace.nsid, &namespace.description);
     let words = format_args!("read for a chain in namespace {nsid}, {what}, failed: {cause}");
     connection.note(level, executor.now_ns, words);
-    if level == Level::Error {
+    if status.same_code(Deed::Read.fault()) {
         count_device_error(cx, Some(place));
     }
 }

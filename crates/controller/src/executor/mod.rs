@@ -603,7 +603,16 @@ impl Executor {
     /// Whether a connection may start a chain now.
     #[inline]
     pub(crate) fn may_start_chain(&mut self, connection: u32) -> bool {
-        self.admission.may_start(connection, self.arenas.free()) && self.arenas.has_arena(1)
+        let may = self.has_plenty() || self.admission.may_start(connection, self.arenas.free());
+        may && self.arenas.has_arena(1)
+    }
+
+    /// Whether there are arenas, and memory for them, for all connections that wait and for one more.
+    #[inline]
+    fn has_plenty(&mut self) -> bool {
+        let wanted = self.admission.wanted();
+        self.admission.is_plenty(self.arenas.free())
+            && (wanted == 0 || self.arenas.has_arena(wanted + 1))
     }
 
     /// Logs a line about a connection, unless there were too many this second about its host, or about strangers.
@@ -627,13 +636,15 @@ impl Executor {
         if self.admission.waiting().is_empty() {
             return;
         }
-        let mut grants = 0;
+        let (mut grants, has_plenty) = (0, self.has_plenty());
         while self.arenas.has_arena(self.admission.granted() + 1) {
             if grants == GRANTS_PER_TURN {
                 self.grants_wait = true;
                 return;
             }
-            let Some(connection) = self.admission.grant(self.arenas.free()) else { break };
+            let Some(connection) = self.admission.grant(self.arenas.free(), has_plenty) else {
+                break;
+            };
             wake(connection);
             grants += 1;
         }

@@ -142,12 +142,11 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
     let owner = core.executor.arenas.owner(chain);
     let ok = result == length as i32;
     if !ok {
-        let failure = Failure::of(result);
-        if matches!(failure, Failure::Cancelled) {
+        if matches!(Failure::of(result), Failure::Cancelled) {
             core.executor.arenas.engine.interrupt(chain);
         }
         if let Some(mut cx) = core.context(owner.command.connection) {
-            device_done::chain_read_failed(&mut cx, owner.namespace, &failure);
+            device_done::chain_read_failed(&mut cx, owner.namespace, result);
         }
     }
     core.executor.observer.read_came(chain, core.executor.now_ns);

@@ -192,8 +192,8 @@ pub(super) fn program(
     Err(io::Error::new(kind, format!("{error}: {end}")))
 }
 
-/// Registers a value of a struct_ops type. It has `size` bytes: the kernel's, and from byte `data_at` on `data`. It stays
-/// registered as long as the descriptor is open.
+/// Registers a value of a struct_ops type. It has `size` bytes: the kernel's, and from byte `data_at` on `data`. It
+/// stays registered as long as the descriptor is open.
 pub(super) fn register(
     (value_type, size): (u32, u32),
     module: BorrowedFd<'_>,

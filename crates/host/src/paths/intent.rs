@@ -274,7 +274,7 @@ impl Intent {
         compare_installed(there, &self.installed, is_alone)?;
         let mut back = self.gone.clone();
         back.retain(|id, _| there.contains_key(id));
-        compare_installed(there, &back, is_alone)?;
+        compare_installed(there, &back, true)?;
         if is_alone {
             self.gone.retain(|id, _| !back.contains_key(id));
             self.installed.extend(back);
@@ -451,8 +451,9 @@ impl Intent {
         Ok(id)
     }
 
+    /// The program knows the installed function with this id, which is perhaps one that was gone, under another id.
     fn now_installed(&mut self, id: u32, installed: Installed) {
-        self.gone.remove(&id);
+        self.gone.retain(|gone, of| *gone != id && of.name != installed.name);
         self.installed.insert(id, installed);
     }
 
