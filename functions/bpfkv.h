@@ -22,8 +22,6 @@
 /* Fills the unused tail of a node that is not full; not a key. */
 #define BPFKV_NO_KEY (~0ULL)
 
-#define BPFKV_LEVELS_MAX 8
-
 #define BPFKV_INTERNAL 0
 #define BPFKV_LEAF 1
 
@@ -50,8 +48,6 @@ struct bpfkv_value {
 /* The request, not the database, is wrong: unknown or contradictory flags, or a
  * scratch that is too small. */
 #define BPFKV_BAD_REQUEST 6
-/* More levels than BPFKV_LEVELS_MAX: a cycle of internal nodes. */
-#define BPFKV_TOO_DEEP 7
 
 /*
  * bpfkv_get: one key. The first read is a node of 512 bytes, usually the root.

@@ -50,8 +50,6 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 			goto not_found;
 		if (!bpfkv_is_node_pointer(pointer))
 			return BPFKV_BAD_NODE_POINTER;
-		if (ctx->hop >= BPFKV_LEVELS_MAX - 1)
-			return BPFKV_TOO_DEEP;
 		return read_next(ctx, pointer, BPFKV_BLOCK_BYTES);
 	}
 	if (node->type != BPFKV_LEAF)

@@ -480,8 +480,6 @@ static inline int node(struct bpfof_ctx *ctx, struct range *range, struct walk *
 	pointer = after[BPFKV_FANOUT - 1];
 	if (!bpfkv_is_node_pointer(pointer))
 		return BPFKV_BAD_NODE_POINTER;
-	if (ctx->hop >= BPFKV_LEVELS_MAX - 1)
-		return BPFKV_TOO_DEEP;
 	ctx->next_offset[0] = pointer ^ BPFKV_ON_DISK;
 	ctx->next_size[0] = BPFKV_BLOCK_BYTES;
 	ctx->reads = 1;

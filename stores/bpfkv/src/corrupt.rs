@@ -16,7 +16,7 @@ impl Corrupt {
     }
 }
 
-/// A defect of a node. All but the last are also abort codes of the storage functions
+/// A defect of a node. All but the last two are also abort codes of the storage functions
 /// (functions/bpfkv.h), which find them in the same order as the cursors do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Defect {
@@ -54,7 +54,6 @@ impl Defect {
             3 => Defect::ValuePointer,
             4 => Defect::KeysNotAscending,
             5 => Defect::EmptyNode,
-            7 => Defect::TooDeep,
             _ => return None,
         })
     }
