@@ -123,11 +123,12 @@ void run_within(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t 
 	}
 }
 
-static bool met_long_key(const struct bpfof_chain &chain)
+/* Whether the function has aborted the chain with this code. */
+static bool has_aborted(const struct bpfof_chain &chain, uint32_t code)
 {
 	const struct bpfof_result &result = chain.result;
 
-	return result.length < 0 && result.error == ECANCELED && result.value == DAMAGE_KEY_TOO_LONG;
+	return result.length < 0 && result.error == ECANCELED && result.value == code;
 }
 
 /* Splits operands: sizes and bytes. False if they are cut off. */
@@ -159,8 +160,8 @@ static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::
 		if (has_not_ended(chain))
 			return ReadPath::kTimedOut;
 		*error = result.message[0] ? result.message : std::strerror(result.error);
-		found->lacks_scratch = met_long_key(chain);
-		if (found->lacks_scratch)
+		found->lacks_scratch = has_aborted(chain, DAMAGE_KEY_TOO_LONG);
+		if (found->lacks_scratch || has_aborted(chain, DAMAGE_COMPRESSED))
 			return ReadPath::kDeclined;
 		/* RocksDB has deleted a table that the target does not know: there is a newer version.
 		 * A target without the function reports ENOENT, too, but with an NVMe status. */

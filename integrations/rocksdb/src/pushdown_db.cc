@@ -407,8 +407,7 @@ ReadPath PushdownDB::State::take_answer(ChainRead *read)
 {
 	if (read->is_good() && !settle(&read->found, read->read))
 		read->way = ReadPath::kDeclined;
-	/* A block whose search costs more than a call may cost fails each time. */
-	read->read.live.declines().add(read->way == ReadPath::kDeclined || read->way == ReadPath::kFailed);
+	read->read.live.declines().add(read->way == ReadPath::kDeclined);
 	if (read->way == ReadPath::kTimedOut)
 		*read->read.status = timed_out();
 	return read->way;
