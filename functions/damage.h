@@ -20,7 +20,7 @@
 #define DAMAGE_TOO_MANY_BLOCKS 6
 /* The block belongs to another bucket. */
 #define DAMAGE_WRONG_PLACE 7
-/* The block is compressed in a way that the function does not support. */
+/* The block is compressed in a way that the function does not support, or that a call cannot pay for. */
 #define DAMAGE_COMPRESSED 8
 /* A key in a block is too long for scratch. */
 #define DAMAGE_KEY_TOO_LONG 9

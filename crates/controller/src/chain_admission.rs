@@ -137,7 +137,7 @@ impl Admission {
         free > self.granted + reserve
     }
 
-    /// Whether a connection may start a chain now, with `free` arenas left; not if [all](Self::is_plenty) may.
+    /// Whether a connection may start a chain now, with `free` arenas left, if they are not [plenty](Self::is_plenty).
     #[inline]
     pub(crate) fn may_start(&self, connection: u32, free: usize) -> bool {
         self.share(connection).is_some_and(|share| share.granted > 0)

@@ -9,7 +9,7 @@ use std::fmt;
 use std::iter;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
@@ -101,9 +101,6 @@ pub enum UrlError {
     /// A key for TLS, which RDMA does not have.
     #[error("{RDMA_SCHEME} has no TLS: use {SCHEME}, or omit tls-psk and tls-compat")]
     RdmaTls,
-    /// A key in place of the name of its file. It is not repeated.
-    #[error("a key is given instead of the name of a file with it: write it to a file (chmod 600)")]
-    Key,
     /// How a key is used, without the key.
     #[error("tls-compat says how a key is used, and needs tls-psk=FILE")]
     TlsCompat,
@@ -227,9 +224,6 @@ impl Parameters {
             if value.is_empty() && !matches!(key, "ns" | "tls-compat") {
                 return Err(UrlError::Parameter(parameter.to_owned()));
             }
-            if key != "hostnqn" && is_key(Path::new(value)) {
-                return Err(UrlError::Key);
-            }
             let file = || Some(PathBuf::from(value));
             match key {
                 "ns" => match value.parse() {
@@ -341,7 +335,10 @@ impl fmt::Display for TargetUrl {
         ];
         for (name, path) in files {
             if let Some(path) = path {
-                write!(f, "&{name}={}", path.display())?;
+                match is_key(path) {
+                    true => write!(f, "&{name}=…")?,
+                    false => write!(f, "&{name}={}", path.display())?,
+                }
             }
         }
         if let Some(timeout) = path_timeout {
@@ -458,7 +455,9 @@ mod tests {
         assert_eq!(parse("nvme-rdma://a/nqn.a?tls-psk=/k"), Err(UrlError::RdmaTls));
         assert_eq!(parse("nvme-rdma://a/nqn.a?tls-compat"), Err(UrlError::RdmaTls));
         assert_eq!(parse("nvme-tcp://a/nqn.a?tls-compat"), Err(UrlError::TlsCompat));
-        assert_eq!(parse("nvme-tcp://a/nqn.a?dhchap-key=DHHC-1:00:c2Vj:"), Err(UrlError::Key));
+        // It is refused when it is read, and not repeated.
+        let url = parse("nvme-tcp://a/nqn.a?dhchap-key=DHHC-1:00:c2Vj:").unwrap();
+        assert_eq!(url.to_string(), "nvme-tcp://a:4420/nqn.a?ns=1&dhchap-key=…");
     }
 
     #[test]

@@ -161,7 +161,8 @@ static ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::
 			return ReadPath::kTimedOut;
 		*error = result.message[0] ? result.message : std::strerror(result.error);
 		found->lacks_scratch = has_aborted(chain, DAMAGE_KEY_TOO_LONG);
-		if (found->lacks_scratch || has_aborted(chain, DAMAGE_COMPRESSED))
+		/* A call could not pay for the block, and a further one cannot either. */
+		if (found->lacks_scratch || has_aborted(chain, DAMAGE_COMPRESSED) || result.error == ETIME)
 			return ReadPath::kDeclined;
 		/* RocksDB has deleted a table that the target does not know: there is a newer version.
 		 * A target without the function reports ENOENT, too, but with an NVMe status. */

@@ -99,6 +99,8 @@ pub(crate) struct Executor {
     unproved: CommandLog,
     /// There are arenas left to grant, for which this turn had no time.
     pub(crate) grants_wait: bool,
+    /// This turn there is no memory for arenas for all connections that wait.
+    lacks_arenas: bool,
     /// Units of work outside the engine, since they were last taken.
     spent: u64,
     /// For each place, the operations that are not due yet: the connection, whether the operation continues something,
@@ -129,6 +131,7 @@ impl Executor {
             strangers: CommandLog::of_strangers(),
             unproved: CommandLog::of_strangers(),
             grants_wait: false,
+            lacks_arenas: false,
             spent: 0,
             delayed: Vec::new(),
             slow: Vec::new(),
@@ -611,8 +614,11 @@ impl Executor {
     #[inline]
     fn has_plenty(&mut self) -> bool {
         let wanted = self.admission.wanted();
-        self.admission.is_plenty(self.arenas.free())
-            && (wanted == 0 || self.arenas.has_arena(wanted + 1))
+        if self.lacks_arenas || !self.admission.is_plenty(self.arenas.free()) {
+            return false;
+        }
+        self.lacks_arenas = wanted > 0 && !self.arenas.has_arena(wanted + 1);
+        !self.lacks_arenas
     }
 
     /// Logs a line about a connection, unless there were too many this second about its host, or about strangers.
@@ -633,6 +639,7 @@ impl Executor {
     /// connection that has been granted an arena.
     pub(crate) fn grant_arenas(&mut self, mut wake: impl FnMut(u32)) {
         self.grants_wait = false;
+        self.lacks_arenas = false;
         if self.admission.waiting().is_empty() {
             return;
         }

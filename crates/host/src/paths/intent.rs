@@ -451,9 +451,10 @@ impl Intent {
         Ok(id)
     }
 
-    /// The program knows the installed function with this id, which is perhaps one that was gone, under another id.
+    /// The program knows the installed function with this id. If it is one that was gone, under another id, the program
+    /// uses the new id from now on, and another function may have the old one.
     fn now_installed(&mut self, id: u32, installed: Installed) {
-        self.gone.retain(|gone, of| *gone != id && of.name != installed.name);
+        self.gone.retain(|gone, of| *gone != id && !of.is_same(&installed));
         self.installed.insert(id, installed);
     }
 
