@@ -47,11 +47,6 @@ _Static_assert(WT_LEAVES_MAX == BPFOF_MAX_READS, "wt_get.h gives the number to h
 /* Added to the lengths in long cells, because shorter data takes a short cell. */
 #define SHORT_BYTES_MAX 64
 
-/* The units that a call can pay for decompressing and searching a page, and what a cell of a leaf
- * costs, unless keys have many bytes in common: then a page has few. */
-#define SEARCH_UNITS 940000
-#define CELL_UNITS 345
-
 /* The state of a search. */
 struct search {
 	struct bpfof_ctx *ctx;
@@ -67,8 +62,6 @@ struct search {
 	const __u8 *cells;
 	const __u8 *end;
 	__u32 entries;
-	/* what decompressing it has cost, in units */
-	__u32 units;
 };
 
 struct cell {
@@ -193,11 +186,6 @@ static inline __u8 uncompress(struct search *search, __u32 memory_bytes)
 	if (length > (__u64)(end - from))
 		return WT_REASON_COMPRESSED;
 	if (memory_bytes < WT_CLEAR_BYTES || memory_bytes > BPFOF_WORKSPACE_SIZE)
-		return WT_REASON_TOO_LARGE;
-	search->units = search->request->compressor == BPFOF_SNAPPY ? 16 * length + 3 * size :
-			search->request->compressor == BPFOF_LZ4    ? 6 * length + 4 * size :
-								      8 * length + 8 * size + 30000;
-	if (search->units > SEARCH_UNITS)
 		return WT_REASON_TOO_LARGE;
 	if (bpfof_decompress(search->request->compressor, to + WT_CLEAR_BYTES, size, from, length) !=
 	    size)
@@ -538,12 +526,11 @@ static inline int search_leaf(struct search *search)
 	struct bpfof_cursor cursor = bpfof_cursor(search->cells, search->end);
 	struct cell key, last = { 0 };
 	__u32 version = search->version, entries = search->entries, rows = 0;
-	__u32 most = (SEARCH_UNITS - search->units) / CELL_UNITS, stop = entries < most ? entries : most;
 	/* Bytes that the previous row's key and the key sought have in common; computed only when
 	 * needed. */
 	__u32 match = 0, is_known = 1;
 
-	for (__u32 i = 0; i < stop; i++) {
+	for (__u32 i = 0; i < entries; i++) {
 		__s64 order;
 
 		if (!take_cell(&cursor, &key, version))
@@ -577,8 +564,6 @@ static inline int search_leaf(struct search *search)
 		last = key;
 		is_known = 0;
 	}
-	if (stop < entries)
-		return pages(search, WT_REASON_TOO_LARGE);
 	if (ANY_LEAF)
 		return answer(search, WT_GET_NOT_FOUND, 0, 0);
 	return pages(search, WT_REASON_EDGE);

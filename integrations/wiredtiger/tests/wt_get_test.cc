@@ -42,8 +42,6 @@ const Form kForms[] = {
 	{"papers", "allocation_size=512B,internal_page_max=512B,leaf_page_max=512B", 20000, 16, 16},
 	{"4k", "allocation_size=4KB,internal_page_max=4KB,leaf_page_max=4KB", 20000, 16, 100},
 	{"default", "", 40000, 16, 16},
-	// More rows in a page than a call can pay for.
-	{"small rows", "", 40000, 8, 1, 0, 40, WT_REASON_TOO_LARGE},
 	{"prefix", "allocation_size=512B,internal_page_max=512B,leaf_page_max=2KB,prefix_compression=true", 20000, 40, 10},
 	{"no truncation", "allocation_size=512B,internal_page_max=1KB,leaf_page_max=1KB,internal_key_truncate=false", 10000, 24, 30},
 	{"long keys", "allocation_size=512B,internal_page_max=4KB,leaf_page_max=8KB,leaf_key_max=2KB,internal_key_max=2KB", 3000, 300, 20, 0, 0, WT_REASON_OVERFLOW_KEY},
@@ -53,7 +51,6 @@ const Form kForms[] = {
 	{"same values", "allocation_size=512B,internal_page_max=2KB,leaf_page_max=4KB,dictionary=100", 10000, 16, 90},
 	{"whole checksums", "allocation_size=512B,internal_page_max=512B,leaf_page_max=512B,checksum=on", 10000, 16, 16},
 #ifdef WT_SNAPPY
-	{"small rows, snappy", "leaf_page_max=8KB,block_compressor=snappy", 40000, 8, 1, kSnappy, 5, WT_REASON_TOO_LARGE},
 	{"snappy", "allocation_size=512B,internal_page_max=4KB,leaf_page_max=16KB,block_compressor=snappy", 20000, 16, 60, kSnappy},
 	{"snappy unread", "allocation_size=512B,internal_page_max=4KB,leaf_page_max=16KB,block_compressor=snappy", 5000, 16, 60, 0, 0, WT_REASON_COMPRESSED},
 #endif
