@@ -18,6 +18,8 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
+    pub(crate) const ALL: [KeyKind; 2] = [Self::TlsPsk, Self::DhChap];
+
     /// The start of the text, with its colon.
     #[must_use]
     pub const fn prefix(self) -> &'static str {

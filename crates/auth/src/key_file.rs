@@ -1,5 +1,6 @@
 //! Key files: each contains one key as text.
 
+use crate::KeyKind;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,8 +9,6 @@ use zeroize::Zeroizing;
 
 /// Longest accepted key file, in bytes.
 const MAX_BYTES: u64 = 4096;
-/// What keys begin with, as text.
-const KEYS: [&str; 2] = ["NVMeTLSkey-1:", "DHHC-1:"];
 /// The variable with the folder in which systemd puts the files of LoadCredential=.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
@@ -69,7 +68,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
 #[must_use]
 pub fn is_key(path: &Path) -> bool {
     let mut names = path.components().filter_map(|name| name.as_os_str().to_str());
-    names.any(|name| KEYS.iter().any(|start| name.starts_with(start)))
+    names.any(|name| KeyKind::ALL.iter().any(|kind| name.starts_with(kind.prefix())))
 }
 
 /// The path of a service's credential, if systemd has provided it. Only the service can read such a file, although its

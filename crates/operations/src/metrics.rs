@@ -6,8 +6,8 @@
 //! no counters: a sum over hosts that come and go could also decrease.
 
 use bpfof_controller::{
-    Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, Octaves,
-    TargetReport,
+    Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, NamespaceReport,
+    Octaves, TargetReport,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -223,6 +223,11 @@ fn gauge(value: u64) -> Value {
     Value(value, MetricType::Gauge)
 }
 
+/// The labels of a namespace.
+fn labels_of(namespace: &NamespaceReport) -> [(&'static str, String); 2] {
+    [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())]
+}
+
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
@@ -267,28 +272,28 @@ impl Metrics {
         let latencies = all().map(|(labels, metrics)| (labels, Latency(&metrics.latency)));
         let duration = "Time from the arrival of a command to its answer";
         Family::latency("command_duration", duration).encode(encoder, latencies)?;
-        let hops = self.report.namespaces.iter().map(|namespace| {
-            let labels =
-                [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
-            (labels, counter(namespace.chain.hops))
-        });
+        let hops = self
+            .report
+            .namespaces
+            .iter()
+            .map(|namespace| (labels_of(namespace), counter(namespace.chain.hops)));
         Family::counter("chain_hops", "Hops of chains that have ended").encode(encoder, hops)
     }
 
     fn namespaces(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let sizes = self.report.namespaces.iter().map(|namespace| {
-            let labels =
-                [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
-            (labels, gauge(namespace.size_bytes))
-        });
+        let sizes = self
+            .report
+            .namespaces
+            .iter()
+            .map(|namespace| (labels_of(namespace), gauge(namespace.size_bytes)));
         Family::gauge("namespace_size", "Size of a namespace")
             .of(Unit_::Bytes)
             .encode(encoder, sizes)?;
-        let errors = self.report.namespaces.iter().map(|namespace| {
-            let labels =
-                [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
-            (labels, counter(namespace.device_errors))
-        });
+        let errors = self
+            .report
+            .namespaces
+            .iter()
+            .map(|namespace| (labels_of(namespace), counter(namespace.device_errors)));
         let what = "Commands and reads of chains in which the file or disk has failed";
         Family::counter("device_errors", what).encode(encoder, errors)
     }
