@@ -88,15 +88,21 @@ impl ChildTarget {
     /// # Errors
     /// The target did not end in time, and was killed; or it had ended before.
     pub(crate) fn stop(mut self) -> Result<Duration, String> {
-        let failed = |error: std::io::Error| format!("the target: {error}");
         if let Some(status) = self.child.try_wait().map_err(failed)? {
             return Err(format!("the target ended unexpectedly ({status})"));
         }
+        self.end()
+    }
+
+    /// The same for a target that may have ended.
+    fn end(&mut self) -> Result<Duration, String> {
         let begun = Instant::now();
-        self.ask_to_stop();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         while self.child.try_wait().map_err(failed)?.is_none() {
             if begun.elapsed() > STOP_PATIENCE {
                 self.child.kill().map_err(failed)?;
+                self.child.wait().map_err(failed)?;
                 return Err(format!("the target still runs {STOP_PATIENCE:?} after SIGTERM"));
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -104,15 +110,14 @@ impl ChildTarget {
         Ok(begun.elapsed())
     }
 
-    fn ask_to_stop(&self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    }
-
     /// Processor time the target has used so far, in ns.
     pub(crate) fn cpu_ns(&self) -> Option<u64> {
         machine::process_cpu_ns(self.child.id())
     }
+}
+
+fn failed(error: std::io::Error) -> String {
+    format!("the target: {error}")
 }
 
 /// A program, started through a command prefix that executes it.
@@ -129,9 +134,10 @@ pub(crate) fn command_by(prefix: &[String], program: &Path) -> Command {
 
 impl Drop for ChildTarget {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            self.ask_to_stop();
-            let _ = self.child.wait();
+        if matches!(self.child.try_wait(), Ok(None))
+            && let Err(error) = self.end()
+        {
+            eprintln!("{error}");
         }
     }
 }

@@ -40,8 +40,16 @@ pub(crate) fn extent_within(levels: u32, free: u64) -> Result<Extent, Box<dyn st
 
 /// Writes a database over the namespace of a target started by the benchmark.
 pub(crate) fn write_to(url: &TargetUrl, extent: &Extent) -> Result<(), WriteError> {
-    let never = AtomicBool::new(false);
-    progress::bytes("writing", extent.written_bytes(), &never, |progress| {
+    write_until(&AtomicBool::new(false), url, extent)
+}
+
+/// The same; fails once `stop` is set.
+pub(crate) fn write_until(
+    stop: &AtomicBool,
+    url: &TargetUrl,
+    extent: &Extent,
+) -> Result<(), WriteError> {
+    progress::bytes("writing", extent.written_bytes(), stop, |progress| {
         create_on_target(url, extent, progress)
     })
 }

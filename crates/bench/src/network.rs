@@ -5,7 +5,9 @@ use bpfof_host::TargetUrl;
 use bpfof_terminal::{Outcome, stop_on_signal};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 use rustix::thread::set_current_timer_slack;
 use rustix::time::Timespec;
 use std::collections::VecDeque;
@@ -60,6 +62,9 @@ pub(crate) fn run(options: &NetworkOptions) -> Outcome {
         set_parent_process_death_signal(Some(Signal::TERM))?;
     }
     let stop = stop_on_signal()?;
+    // Each connection takes two descriptors.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     machine::unpin()?;
     // Otherwise sleeps take up to 50 µs too long.
     set_current_timer_slack(NonZeroU64::new(1))?;
@@ -197,6 +202,8 @@ struct Relay {
     to: SocketAddr,
     delay: Duration,
     links: Vec<Link>,
+    /// No connection is accepted before, because the last attempt has failed.
+    accepts_at: Instant,
     buffer: Vec<u8>,
 }
 
@@ -204,7 +211,7 @@ impl Relay {
     fn new(listener: TcpListener, to: SocketAddr, round_trip_us: u64) -> io::Result<Relay> {
         listener.set_nonblocking(true)?;
         let delay = Duration::from_nanos(round_trip_us * 500);
-        Ok(Relay { listener, to, delay, links: Vec::new(), buffer: vec![0; CHUNK_BYTES] })
+        Ok(Relay { listener, to, delay, links: Vec::new(), accepts_at: Instant::now(), buffer: vec![0; CHUNK_BYTES] })
     }
 
     /// Waits for an event, or for [`LOOK`], and forwards due chunks.
@@ -230,7 +237,10 @@ impl Relay {
         match self.listener.accept().and_then(|(from, _)| Link::new(from, to)) {
             Ok(link) => self.links.push(link),
             Err(error) if is_passing(&error) => {}
-            Err(error) => eprintln!("no connection to {to}: {error}"),
+            Err(error) => {
+                eprintln!("no connection to {to}: {error}");
+                self.accepts_at = Instant::now() + LOOK;
+            }
         }
     }
 
@@ -249,7 +259,7 @@ impl Relay {
                 }
             }
         }
-        if self.links.len() < LINKS_MAX {
+        if self.links.len() < LINKS_MAX && Instant::now() >= self.accepts_at {
             of.push((self.links.len(), 0));
             polled.push(PollFd::new(&self.listener, PollFlags::IN));
         }

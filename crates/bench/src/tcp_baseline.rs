@@ -65,14 +65,28 @@ pub(crate) fn measure(
         if let Some(processor) = machine::processors().1 {
             machine::pin(processor)?;
         }
+        let answers = Answers::new(messages, depth);
         let (stream, _) = listener.accept()?;
-        End::new(stream, wait)?.answer(messages)
+        End::new(stream, wait)?.answer(&answers)
     })?;
     let mut end = End::new(TcpStream::connect(address)?, wait)?;
     let baseline = end.ask(messages, depth, time);
     drop(end);
     let peer = peer.join().map_err(|_| io::Error::other("the peer panicked"))?;
     baseline.and_then(|baseline| peer.map(|()| baseline))
+}
+
+/// Answers to as many requests as can be outstanding.
+struct Answers {
+    messages: Messages,
+    bytes: Vec<u8>,
+}
+
+impl Answers {
+    fn new(messages: Messages, depth: usize) -> Answers {
+        // Written, because memory never written is one page of zeroes, which is always in the cache.
+        Answers { messages, bytes: vec![0xA5; depth * messages.answer_bytes] }
+    }
 }
 
 /// One end of the connection.
@@ -110,11 +124,8 @@ impl End {
     }
 
     /// Answers requests until the other end hangs up.
-    fn answer(&mut self, messages: Messages) -> io::Result<()> {
-        let Messages { request_bytes, answer_bytes } = messages;
-        let most = RECEIVE_BYTES / request_bytes + 1;
-        // Written, because memory never written is one page of zeroes, which is always in the cache.
-        let answers = vec![0xA5; most * answer_bytes];
+    fn answer(&mut self, answers: &Answers) -> io::Result<()> {
+        let Answers { messages: Messages { request_bytes, answer_bytes }, bytes } = answers;
         let mut received = 0;
         loop {
             match self.receive()? {
@@ -123,8 +134,21 @@ impl End {
             }
             let requests = received / request_bytes;
             received %= request_bytes;
-            self.send(&answers[..requests * answer_bytes])?;
+            self.send(&bytes[..requests * answer_bytes])?;
         }
+    }
+
+    /// Sends one request and waits for its answer, so that the other end is ready.
+    fn meet(&mut self, messages: Messages) -> io::Result<()> {
+        self.send(&vec![0; messages.request_bytes])?;
+        let mut received = 0;
+        while received < messages.answer_bytes {
+            match self.receive()? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => received += length,
+            }
+        }
+        Ok(())
     }
 
     fn ask(&mut self, messages: Messages, depth: usize, time: Duration) -> io::Result<Baseline> {
@@ -132,6 +156,7 @@ impl End {
         let batch = (depth / 2).clamp(1, BATCH);
         let requests = vec![0; batch * request_bytes];
         let mut latency = latencies().map_err(io::Error::other)?;
+        self.meet(messages)?;
         let (mut outstanding, mut received, mut answered) = (0, 0, 0u64);
         let begun = Instant::now();
         let (mut sent, mut now) = (begun, begun);

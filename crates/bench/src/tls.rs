@@ -11,7 +11,7 @@ use bpfof_auth::{ConfiguredPsk, PskHash};
 use bpfof_host::{KeyFiles, TargetUrl};
 use bpfof_terminal::stop_on_signal;
 use serde::Serialize;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
@@ -53,7 +53,7 @@ pub(crate) struct Targets {
     psk: PathBuf,
     _folder: TempDir,
     /// Set by Ctrl-C and SIGTERM: the key must still be removed.
-    stop: Arc<AtomicBool>,
+    pub(crate) stop: Arc<AtomicBool>,
 }
 
 impl Targets {
@@ -107,6 +107,18 @@ impl Targets {
         url
     }
 
+    /// The result of a step, or an error if the user has ended the benchmark: the terminal interrupts the targets as
+    /// well, and the host then loses them.
+    pub(crate) fn unless_stopped<T, E: fmt::Display>(
+        &self,
+        result: Result<T, E>,
+    ) -> Result<T, String> {
+        match self.stop.load(Ordering::Relaxed) {
+            true => Err("interrupted".to_owned()),
+            false => result.map_err(|error| error.to_string()),
+        }
+    }
+
     /// Measures the ways in turn, repeatedly, after a warm-up round that is not counted.
     pub(crate) fn in_turn(
         &self,
@@ -119,11 +131,7 @@ impl Targets {
         for (_, warm_up, time) in repetitions(count, time) {
             for (way, samples) in &mut samples {
                 let measured = undisturbed(warm_up, || run(*way, time));
-                // The terminal interrupts targets as well, and the host then loses them.
-                if self.stop.load(Ordering::Relaxed) {
-                    return Err("interrupted".to_owned());
-                }
-                let (run, spent) = measured?;
+                let (run, spent) = self.unless_stopped(measured)?;
                 if !warm_up {
                     samples.add(&run, spent);
                 }

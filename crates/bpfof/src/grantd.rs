@@ -69,7 +69,7 @@ fn serve(options: &Options) -> Outcome {
     let socket = config.socket.clone();
     let daemon = Daemon::start(config)?;
     if options.json {
-        println!("{}", serde_json::json!({ "socket": socket }));
+        println!("{}", serde_json::json!({ "socket": socket.to_string_lossy() }));
     }
     if let Some(signal) = signals.forever().next() {
         log::info!("signal {signal}: revoking all grants");

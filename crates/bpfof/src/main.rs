@@ -43,7 +43,7 @@ enum Command {
     /// Serve namespaces over NVMe/TCP, with pushdown.
     ///
     /// On SIGTERM and Ctrl-C the target tells hosts to use other paths, which they have two seconds for, and stops once
-    /// commands in flight have ended. On SIGHUP it reads the --config file again, applies its namespaces and the sizes
+    /// commands in flight have ended, or after five seconds more. On SIGHUP it reads the --config file again, applies its namespaces and the sizes
     /// of files that have grown, and tells the hosts; if the configuration cannot be served, nothing changes.
     /// Namespaces of --namespace replace those of the file then, too: leave that option out.
     ///
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    end_quietly_without_a_reader();
+    end_without_output();
     if matches!(cli.command, Command::Function(_) | Command::File(_) | Command::Kv(_)) {
         tell_warnings();
     }
@@ -178,15 +178,19 @@ fn tell_warnings() {
     logger.format(|out, record| writeln!(out, "bpfof: {}", record.args())).init();
 }
 
-/// `println!` panics when the reader of standard output is gone. That is no defect, and there is nothing to clean up: a
-/// target that this process started ends with it. So exit without a message.
-fn end_quietly_without_a_reader() {
+/// `println!` panics when standard output cannot be written. That is no defect, and there is nothing to clean up: a
+/// target that this process started ends with it. So exit, without a message if the reader is gone.
+fn end_without_output() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or_default();
-        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+        if let Some(error) = message.strip_prefix("failed printing to stdout: ") {
             log_writer::flush();
-            std::process::exit(0);
+            if error.contains("Broken pipe") {
+                std::process::exit(0);
+            }
+            eprintln!("bpfof: cannot write to standard output: {error}");
+            std::process::exit(1);
         }
         report(panic);
     }));

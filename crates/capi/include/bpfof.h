@@ -145,7 +145,8 @@ struct bpfof_options {
 #define BPFOF_OPTIONS_INIT { sizeof(struct bpfof_options), 0, 1, 20000, 5000, 30000, 128, 0, 0 }
 
 /*
- * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N][&…]).
+ * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N][&…], or
+ * nvme-rdma:// with one portal and without tls-psk, tls-compat, host-traddr).
  * device is the target's namespace on this machine: the block device that the
  * kernel created for it, or the disk or image file that a target on this
  * machine serves. A wrong device of the right size gives wrong answers, unless

@@ -193,23 +193,19 @@ impl Admission {
         }
     }
 
-    /// Takes back arenas that a connection was granted and has no use for.
+    /// Takes back the arenas that a connection was granted and has not started chains in. If it waits, it goes on
+    /// waiting.
     #[inline]
-    pub(crate) fn let_go(&mut self, connection: u32) {
-        if self.granted > 0 && self.share(connection).is_some_and(|share| share.granted > 0) {
-            self.stop_waiting(connection);
+    pub(crate) fn take_back(&mut self, connection: u32) {
+        if self.granted == 0 {
+            return;
         }
-    }
-
-    /// Takes back an arena from a connection that was granted it and has not started a chain.
-    pub(crate) fn not_started(&mut self, connection: u32) {
-        if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut)
-            && share.granted > 0
-        {
-            share.granted -= 1;
-            self.granted -= 1;
-            self.count(connection, -1);
-        }
+        let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let granted = std::mem::take(&mut share.granted);
+        self.granted -= granted as usize;
+        self.count(connection, -(granted as i32));
     }
 
     /// Ends a connection's wait and takes back the arenas that it was granted.
@@ -217,12 +213,10 @@ impl Admission {
         let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut) else {
             return;
         };
-        let granted = std::mem::take(&mut share.granted);
         if std::mem::take(&mut share.is_waiting) {
             self.waiting.retain(|other| *other != connection);
         }
-        self.granted -= granted as usize;
-        self.count(connection, -(granted as i32));
+        self.take_back(connection);
     }
 
     /// The waiting connections, in the order in which they came.
@@ -399,12 +393,15 @@ mod tests {
         admission.started(3);
         assert_eq!((admission.running(3), admission.running(2)), (1, 1));
         // A grant that is not used goes to others.
-        admission.not_started(2);
-        admission.not_started(2);
+        admission.take_back(2);
+        admission.take_back(2);
         assert_eq!((admission.granted, admission.running(2)), (1, 1));
         admission.wait(2);
         assert_eq!(admission.grant(3, false), Some(2));
-        admission.let_go(2);
+        admission.wait(2);
+        admission.take_back(2);
+        assert_eq!((admission.granted, admission.waiting().contains(&2)), (1, true));
+        admission.stop_waiting(2);
         assert_eq!(admission.grant(2, false), Some(0));
         for (connection, chains) in [(0, 4), (2, 1), (3, 1)] {
             admission.ended(connection, chains);

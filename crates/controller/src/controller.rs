@@ -18,6 +18,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// How often [`Controller::update_slowly`] makes a change without the lock.
+const SLOW_TRIES: usize = 3;
+
 /// Counters of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
@@ -314,6 +317,24 @@ impl Controller {
         let memory = self.account().charge_anyway(changed.memory_bytes());
         _before = std::mem::replace(&mut *tables, Arc::new(changed.counted(memory)));
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The same for a change that may take milliseconds, because an association may have many file maps: reactors must
+    /// not wait for the lock so long. Where others change the tables again and again meanwhile, they wait in the end.
+    pub(crate) fn update_slowly(&self, change: impl Fn(&Tables) -> Tables) {
+        for _ in 0..SLOW_TRIES {
+            let before = self.tables();
+            let changed = change(&before);
+            let memory = self.account().charge_anyway(changed.memory_bytes());
+            let changed = Arc::new(changed.counted(memory));
+            let mut tables = lock(&self.tables);
+            if Arc::ptr_eq(&tables, &before) {
+                *tables = changed;
+                self.generation.fetch_add(1, Ordering::Release);
+                return;
+            }
+        }
+        self.update(change);
     }
 
     /// The same for changes that the host asks for, if its share of the memory is large enough. Connections that have

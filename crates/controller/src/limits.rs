@@ -61,6 +61,8 @@ pub(crate) const CLOSE_UNITS: u64 = units_of_us(50);
 pub(crate) const ADOPT_UNITS: u64 = units_of_us(10);
 /// Connections that are checked in one turn; each is checked once a second. For some the check takes a system call.
 pub(crate) const LOOKS_PER_TURN: u32 = 64;
+/// Slots that are searched in one turn for commands of removed namespaces, one connection's more at most.
+pub(crate) const SLOTS_PER_TURN: usize = 1024;
 /// Messages of other threads that are taken in one turn.
 pub(crate) const MESSAGES_PER_TURN: usize = 16;
 /// Time that a turn spends on messages while operations or received data wait, in ns. A message that exceeds it is

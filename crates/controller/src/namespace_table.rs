@@ -160,18 +160,16 @@ impl NamespaceTable {
         self.leaving > 0
     }
 
-    /// Drops removed namespaces whose places are not among `places`, which commands work on. No operation is left on
-    /// them: a command keeps its slot until all of its operations have completed.
-    pub(crate) fn release_unused(&mut self, places: impl IntoIterator<Item = usize>) {
-        let mut in_use = vec![false; self.count()];
-        places.into_iter().for_each(|place| in_use[place] = true);
-        self.release(&in_use);
+    /// For each place, whether its namespace has been removed.
+    pub(crate) fn leaving(&self) -> Vec<bool> {
+        self.is_leaving.clone()
     }
 
-    /// Drops removed namespaces whose places are not `in_use`.
-    fn release(&mut self, in_use: &[bool]) {
+    /// Drops removed namespaces whose places are `unused`: no command works on them. No operation is left on them, because
+    /// a command keeps its slot until all of its operations have completed.
+    pub(crate) fn release(&mut self, unused: &[bool]) {
         for (index, place) in self.places.iter_mut().enumerate() {
-            if self.is_leaving[index] && !in_use.get(index).copied().unwrap_or(false) {
+            if self.is_leaving[index] && unused.get(index).copied().unwrap_or(false) {
                 if let Some(place) = place.take() {
                     self.past.merge_namespace(&place.metrics);
                 }
@@ -209,13 +207,15 @@ mod tests {
         assert_eq!(find(&places), [Some(3), Some(1), None, None, None, None]);
         assert!(places.has_leaving() && places.is_leaving(0) && places.is_leaving(2));
         assert!(std::ptr::eq(places.get(0), &*served[0].1), "commands go on with the old one");
-        places.release(&[true, false, false, false]);
+        places.release(&[false, true, true, true]);
         assert!(places.is_leaving(0) && places.at(2).is_none() && places.at(3).is_some());
         assert_eq!(Arc::strong_count(&served[2].1), 1);
         // A namespace that comes back while it is leaving gets a new place, so commands may use both.
         places.serve(&[served[0].clone()]);
         assert_eq!(places.find(first, 1), Some(2));
         places.release(&[]);
+        assert!(places.has_leaving());
+        places.release(&[true; 4]);
         assert!(!places.has_leaving());
         assert_eq!(
             [0, 1, 2, 3].map(|place| places.at(place).is_some()),

@@ -239,7 +239,9 @@ impl Registry {
             self.number(nqn);
         }
         let mut has_changed = false;
-        for subsystem in self.lock().iter() {
+        // Without the lock, which reactors wait for.
+        let all = self.lock().clone();
+        for subsystem in all {
             let its = namespaces.iter().filter(|(nqn, _)| *nqn == subsystem.nqn);
             let its: Vec<_> = its.map(|(_, namespace)| Arc::clone(namespace)).collect();
             has_changed |= subsystem.set_served(!its.is_empty());
@@ -253,7 +255,8 @@ impl Registry {
     /// Drops all namespaces but these. Their subsystems go on being served, because others are
     /// about to follow.
     pub(crate) fn retain(&self, keep: &[Served]) {
-        for subsystem in self.lock().iter() {
+        let all = self.lock().clone();
+        for subsystem in all {
             let mut its = subsystem.namespaces();
             its.retain(|namespace| keep.iter().any(|(_, kept)| Arc::ptr_eq(kept, namespace)));
             subsystem.replace_namespaces(its);

@@ -408,6 +408,8 @@ impl Rig {
             }
             self.pump();
             if is_idle && !self.core.has_work() {
+                let granted = self.core.executor.admission.granted();
+                assert_eq!(granted, 0, "an arena is kept for nothing");
                 return;
             }
         }

@@ -250,7 +250,9 @@ impl Subsystem {
     }
 
     /// Replaces the namespaces. Associations lose the file maps of namespaces that are gone, and remember for their
-    /// hosts which ids have changed.
+    /// hosts which ids have changed. Their tables change without the lock, because that takes milliseconds for an
+    /// association with many file maps, and reactors wait for the lock; associations that come later see the new
+    /// namespaces.
     pub(crate) fn replace_namespaces(&self, mut new: Vec<Arc<Namespace>>) {
         new.sort_by_key(|namespace| namespace.nsid);
         let mut controllers = self.controllers();
@@ -264,25 +266,27 @@ impl Subsystem {
             only_in_first(&controllers.namespaces, &new),
             only_in_first(&new, &controllers.namespaces),
         );
-        for controller in controllers.by_id.values() {
+        if let Some(traits) = Traits::of(new.iter()) {
+            controllers.traits = traits;
+        }
+        controllers.namespaces = new;
+        let known: Vec<_> = controllers.by_id.values().cloned().collect();
+        drop(controllers);
+        for controller in known {
             let sees = |namespace: &&Arc<Namespace>| controller.access.sees(namespace.nsid);
             if gone.iter().chain(&added).any(|namespace| sees(&namespace)) {
                 controller.namespaces_changed();
             }
             for namespace in gone.iter().filter(sees) {
-                controller.update(|tables| tables.without_namespace(namespace.nsid));
+                controller.update_slowly(|tables| tables.without_namespace(namespace.nsid));
                 controller.namespace_changed(namespace.nsid);
             }
             for namespace in added.iter().filter(sees) {
                 let whole = namespace.whole_file();
-                controller.update(|tables| tables.with_whole_namespace(whole));
+                controller.update_slowly(|tables| tables.with_whole_namespace(whole.clone()));
                 controller.namespace_changed(namespace.nsid);
             }
         }
-        if let Some(traits) = Traits::of(new.iter()) {
-            controllers.traits = traits;
-        }
-        controllers.namespaces = new;
     }
 
     /// The id that a controller got last.
@@ -555,11 +559,10 @@ impl Subsystem {
 
     /// Tells the associations that a namespace has changed its size.
     pub(crate) fn namespace_resized(&self, namespace: &Namespace) {
-        let controllers = self.controllers();
-        let sees = |of: &&Arc<Controller>| of.access.sees(namespace.nsid);
-        for controller in controllers.by_id.values().filter(sees) {
+        let sees = |of: &Arc<Controller>| of.access.sees(namespace.nsid);
+        for controller in self.all_controllers().into_iter().filter(sees) {
             let whole = namespace.whole_file();
-            controller.update(|tables| tables.with_whole_namespace(whole));
+            controller.update_slowly(|tables| tables.with_whole_namespace(whole.clone()));
             controller.namespace_changed(namespace.nsid);
         }
     }

@@ -22,6 +22,10 @@ const PAGE_BYTES: usize = 4096;
 /// itself, but would then write zeroes into every page.
 const ALLOCATION_BYTES: usize = abi::WORKSPACE_BYTES + abi::ARENA_BYTES + 2 * PAGE_BYTES;
 
+/// In place of a serial number: static data of an earlier chain, which goes before the next call, whether or not its
+/// program has static data.
+const EARLIER: u64 = u64::MAX;
+
 const LAYOUT: Layout = match Layout::from_size_align(ALLOCATION_BYTES, 16) {
     Ok(layout) => layout,
     Err(_) => panic!("the arena's size and alignment are constants that fit"),
@@ -46,7 +50,8 @@ pub struct Arena {
     chain_used_workspace: bool,
     /// Size of the chain's scratch, at most [`abi::MAX_SCRATCH_BYTES`].
     scratch_bytes: usize,
-    /// Serial number of the program whose static data is in place; 0 if there is none.
+    /// Serial number of the program whose static data is in place; 0 if there is none, [`EARLIER`] if there is some of an
+    /// earlier chain.
     statics_of: u64,
     /// Bytes of static data in place, of any program.
     statics_bytes: usize,
@@ -208,7 +213,7 @@ impl Arena {
     pub fn begin_chain(&mut self, argument: &[u8], scratch_bytes: usize) {
         assert!(scratch_bytes <= abi::MAX_SCRATCH_BYTES);
         self.scratch_bytes = scratch_bytes;
-        self.statics_of = 0;
+        self.statics_of = if self.statics_bytes == 0 { 0 } else { EARLIER };
         self.chain_used_workspace = false;
         self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].fill(0);
         let scratch = &mut self.bytes_mut()[SCRATCH_AT..SCRATCH_AT + scratch_bytes];
@@ -220,14 +225,16 @@ impl Arena {
     /// Copies the state of a chain between two hops: its context, scratch, static data, and the workspace if the chain
     /// used it.
     pub fn save(&self) -> SavedArena {
-        let statics = match self.statics_of {
+        // Before its first call a chain has no static data of its own.
+        let statics_of = if self.statics_of == EARLIER { 0 } else { self.statics_of };
+        let statics = match statics_of {
             0 => Box::default(),
             _ => self.bytes()[STATICS_AT..SCRATCH_AT].into(),
         };
         SavedArena {
             context: self.bytes()[CONTEXT_AT..CONTEXT_AT + context::BYTES].into(),
             scratch: self.scratch().into(),
-            statics_of: self.statics_of,
+            statics_of,
             statics,
             workspace: self.chain_used_workspace.then(|| self.workspace().into()),
         }
@@ -237,9 +244,9 @@ impl Arena {
     pub fn restore(&mut self, saved: &SavedArena) {
         self.begin_chain(&saved.scratch, saved.scratch.len());
         self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].copy_from_slice(&saved.context);
-        self.statics_of = saved.statics_of;
-        self.statics_bytes = self.statics_bytes.max(saved.statics.len());
-        self.bytes_mut()[STATICS_AT..][..saved.statics.len()].copy_from_slice(&saved.statics);
+        if saved.statics_of != 0 {
+            self.place_statics(&saved.statics, saved.statics_of);
+        }
         if let Some(workspace) = &saved.workspace {
             self.accessible_mut(abi::WORKSPACE, Limit(0))[..abi::WORKSPACE_BYTES]
                 .copy_from_slice(workspace);
@@ -398,6 +405,17 @@ mod tests {
         assert_eq!((arena.statics_of(), arena.bytes()[SCRATCH_AT - 1]), (3, 9));
         arena.place_statics(&[1], 4);
         assert_eq!(arena.bytes()[STATICS_AT + 1..SCRATCH_AT], [0; abi::STATICS_BYTES - 1]);
+        // Nor does the next chain find any, if its function has none.
+        for is_saved in [false, true] {
+            arena.place_statics(&[6; 40], 5);
+            arena.begin_chain(&[], 64);
+            if is_saved {
+                let saved = arena.save();
+                arena.restore(&saved);
+            }
+            crate::statics::Statics::default().begin_call(&mut arena);
+            assert_eq!(arena.bytes()[STATICS_AT..SCRATCH_AT], [0; abi::STATICS_BYTES]);
+        }
     }
 
     #[test]

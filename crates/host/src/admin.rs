@@ -58,10 +58,13 @@ impl Shared {
 
 /// Sends a due Keep Alive. Returns the time until the next one, and the outcome of an Asynchronous Event Request.
 fn beat(queue: &mut Queue) -> Result<(Option<Duration>, Option<Event>), Error> {
+    // If this thread did not run for long, an answer may have come in time and lie in the socket.
+    let before = queue.poll_event()?;
     let left = queue.beat();
     // The receive below reports a lost connection.
     let _ = queue.ring();
-    Ok((left, queue.poll_event()?))
+    let after = queue.poll_event()?;
+    Ok((left, before.or(after)))
 }
 
 impl Admin {

@@ -334,11 +334,16 @@ impl CommandError {
     /// Status code type of path-related status (NVMe Base 2.0 §3.3.3.2.1.5).
     pub(crate) const PATH: u8 = 3;
 
-    /// Whether the error is about the path that the request took. The request was not carried out, and may succeed on
-    /// another path.
+    /// Whether the error is about the path that the request took: the request may succeed on another path.
     #[must_use]
     pub const fn is_of_path(&self) -> bool {
         self.status.sct() == Self::PATH
+    }
+
+    /// Whether the controller has refused the request because of the asymmetric access of the namespace (codes 01h to
+    /// 03h). Other errors of paths may come after it has been carried out.
+    pub(crate) const fn is_of_access(&self) -> bool {
+        self.is_of_path() && matches!(self.status.sc(), 1..=3)
     }
 
     /// Whether the target has aborted the request for its own reasons (Command Interrupted, NVMe

@@ -7,7 +7,7 @@ mod common;
 mod relay;
 
 use bpfof_controller::{HostLimits, ListenConfig, Listeners, Server, TargetConfig};
-use bpfof_host::{Controller, Error, FunctionId, Lane, Options, PathState};
+use bpfof_host::{Controller, Error, FunctionId, Lane, Options, PathState, Status};
 use common::{NQN, call, compile_text, config, load, memory, run, until};
 use relay::Relay;
 use std::time::{Duration, Instant};
@@ -44,6 +44,10 @@ struct Two {
 
 impl Two {
     fn new(hosts: HostLimits) -> Two {
+        Two::with(hosts, Options::default())
+    }
+
+    fn with(hosts: HostLimits, options: Options) -> Two {
         let listener = || "127.0.0.1:0".parse::<ListenConfig>().expect("an address");
         let listen = Listeners(vec![listener(), listener()]);
         let namespaces = vec![memory(1 << 20, 512)];
@@ -52,7 +56,7 @@ impl Two {
         let addresses: [_; 2] = server.addresses()[..].try_into().expect("two");
         let relays = addresses.map(Relay::start);
         let url = format!("nvme-tcp://{},{}/{NQN}", relays[0].address, relays[1].address);
-        let controller = Controller::connect(&url.parse().expect("an address"), Options::default());
+        let controller = Controller::connect(&url.parse().expect("an address"), options);
         let two = Two { _server: server, relays, controller: controller.expect("it connects") };
         (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
         two
@@ -122,6 +126,23 @@ fn no_id_is_given_again() {
     (0..2).for_each(|path| two.open(path));
     assert_eq!(two.controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0, 4);
     (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
+}
+
+/// A function that is unloaded without a path is not loaded again when the paths come back.
+#[test]
+fn functions_are_unloaded_without_a_path() {
+    let connect_timeout = Duration::from_millis(500);
+    let options = Options { connect_timeout, ..Options::default() };
+    let mut two = Two::with(HostLimits::default(), options);
+    let object = compile_text(QUEUE);
+    let [gone, stays] = [0; 2].map(|_| load(&mut two.controller, &object, "take"));
+    (0..2).for_each(|path| two.cut(path));
+    two.controller.unload_function(gone).expect("it ends with its associations");
+    (0..2).for_each(|path| two.open(path));
+    let mut lane = two.controller.open_lane().expect("a lane");
+    let error = run(&mut lane, &call(gone, &[1; 8])).expect_err("it is unloaded");
+    assert!(error.status.same_code(Status::UNKNOWN_FUNCTION), "{error}");
+    assert_eq!(take(&mut lane, stays, 1), 0);
 }
 
 #[test]

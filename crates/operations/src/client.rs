@@ -103,9 +103,13 @@ impl Client {
             params,
         };
         let text = serde_json::to_string(&request)? + "\n";
-        self.reader.get_mut().write_all(text.as_bytes())?;
+        let sent = self.reader.get_mut().write_all(text.as_bytes());
+        // A target that refuses the connection says why, and does not receive the request.
         let mut line = String::new();
-        if self.reader.read_line(&mut line)? == 0 {
+        let received = self.reader.read_line(&mut line);
+        if line.is_empty() {
+            sent?;
+            received?;
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         let Ok(answer) = serde_json::from_str::<Answer>(&line) else {

@@ -223,7 +223,11 @@ fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
         };
         if served.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
             served.fetch_sub(1, Ordering::Relaxed);
-            log::warn!("control socket: refused: {MAX_CONNECTIONS} requests are being answered");
+            let refusal = format!("{MAX_CONNECTIONS} connections are being served");
+            log::warn!("control socket: refused: {refusal}");
+            let advice = "end a `bpfof top` or a trace, or try again later";
+            // It has room for this; if it is gone already, nobody needs to know why.
+            let _ = refuse(&stream, &format!("{refusal}: {advice}"));
             continue;
         }
         let (operations, counted) = (Arc::clone(operations), Arc::clone(&served));
@@ -240,6 +244,11 @@ fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
     }
 }
 
+/// Says why requests are not answered.
+fn refuse(mut stream: &UnixStream, why: &str) -> io::Result<()> {
+    writeln!(stream, "{}", json!({ "error": { "message": why } }))
+}
+
 /// Answers requests, a line each, until the client closes its end.
 fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
     let peer = socket_peercred(stream)?;
@@ -248,8 +257,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
             "control socket: refused: user {} is neither root nor the target's own",
             peer.uid.as_raw()
         );
-        let refusal = "only root and the target's own user may use this socket";
-        return writeln!(&mut &*stream, "{}", json!({ "error": { "message": refusal } }));
+        return refuse(stream, "only root and the target's own user may use this socket");
     }
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;

@@ -3,7 +3,7 @@
 use super::driver::{Driver, Path, Work};
 use super::options::KvOptions;
 use super::remote::host_options;
-use crate::database::{extent_that_fits, write_to};
+use crate::database::{extent_that_fits, write_until};
 use crate::measurement::spent;
 use crate::output::{check_writable, write_json};
 use crate::tls::{self, Targets, Way, WayFigures};
@@ -36,7 +36,7 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
         let url = targets.url(way);
         // The first target serves two ways: write its database only once.
         if way != Way::Tls {
-            write_to(&url, &extent)?;
+            targets.unless_stopped(write_until(&targets.stop, &url, &extent))?;
         }
         sessions.push((way, Session::open(&url, host_options(options), 0)?));
     }

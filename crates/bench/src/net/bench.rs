@@ -10,6 +10,7 @@ use crate::measurement::CpuTimes;
 use bpfof_host::{Controller, Lane};
 use bpfof_kv::connect;
 use bpfof_terminal::{Outcome, progress};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) type Failure = Box<dyn std::error::Error>;
 
@@ -49,7 +50,7 @@ impl Bench {
         let mut bench = Bench { controller, lane, nsid, size_bytes, child, seed: 0 };
         if bench.child.is_some() {
             let place = bench.place();
-            fill(&mut bench.lane, place)?;
+            fill(&AtomicBool::new(false), &mut bench.lane, place)?;
         }
         Ok(bench)
     }
@@ -155,11 +156,18 @@ fn check_connections(options: &NetOptions, controller: &Controller) -> Result<()
     Ok(())
 }
 
-/// Fills a namespace with data that contains its own place.
-pub(super) fn fill(lane: &mut Lane, place: Place) -> Result<(), bpfof_host::Error> {
+/// Fills a namespace with data that contains its own place, unless `stop` is set.
+pub(super) fn fill(
+    stop: &AtomicBool,
+    lane: &mut Lane,
+    place: Place,
+) -> Result<(), bpfof_host::Error> {
     let mut piece = vec![0; FILL_BYTES as usize];
     let bar = progress::steps("filling the namespace", place.size_bytes / FILL_BYTES);
     for start in (0..place.size_bytes).step_by(FILL_BYTES as usize) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         mark(&mut piece, start);
         lane.write(place.nsid, start, &piece)?;
         bar.inc(1);

@@ -10,6 +10,7 @@ use crate::steal::undisturbed;
 use bpfof_host::{Controller, Lane};
 use bpfof_kv::connect;
 use serde::Serialize;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The figures for one number of connections.
@@ -83,7 +84,7 @@ fn to_own_target(options: &NetOptions, size_bytes: u64) -> Result<Connection, Fa
     let child = ChildTarget::start(&format!("mem:size={size_bytes}"), false)?;
     let (controller, mut lane) = connect(&child.url, options.host())?;
     let place = Place { nsid: child.url.nsid, size_bytes, is_filled: true };
-    fill(&mut lane, place)?;
+    fill(&AtomicBool::new(false), &mut lane, place)?;
     Ok(Connection { lane, place, own: Some((controller, child)) })
 }
 

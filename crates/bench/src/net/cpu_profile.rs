@@ -75,7 +75,7 @@ pub(super) fn measure(
             // Repeated, because perf may take a while to begin.
             while !recording.is_finished() {
                 let users = threads::open(way, &controller, threads)?;
-                threads::read(users, place, size_bytes, time + 3 * MARGIN)?;
+                threads::read(users, place, (size_bytes, 0), time + 3 * MARGIN)?;
             }
             Ok(recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
         });

@@ -107,13 +107,15 @@ pub(super) fn measure(
     let shared = Controller::connect(place.url, Way::Lane.host(threads, place.poll))?;
     let private = Controller::connect(place.url, Way::Private.host(threads, place.poll))?;
     let mut samples: Vec<_> = Way::ALL.iter().map(|_| (Samples::default(), Vec::new())).collect();
+    let mut seed = 0;
     for (_, warm_up, time) in repetitions(count, time) {
         for (way, (samples, per_send)) in Way::ALL.into_iter().zip(&mut samples) {
             let controller = if way == Way::Private { &private } else { &shared };
             let (run, requests_per_send, spent) = undisturbed(warm_up, || {
                 let users = open(way, controller, threads)?;
+                seed += 1;
                 let before = (machine::own_cpu_ns(), (place.target_cpu_ns)());
-                let (run, requests_per_send) = read(users, place, size_bytes, time)?;
+                let (run, requests_per_send) = read(users, place, (size_bytes, seed), time)?;
                 let after = (machine::own_cpu_ns(), (place.target_cpu_ns)());
                 Ok::<_, Box<dyn std::error::Error>>((run, requests_per_send, spent(before, after)))
             })?;
@@ -142,16 +144,19 @@ pub(super) fn open(way: Way, controller: &Controller, threads: usize) -> Result<
     Ok(Users::Shared(Box::new(lane), threads))
 }
 
-/// Lets every thread read at random places for `time`. Also returns the requests for each send.
+/// Lets every thread read at random places, which the seed chooses, for `time`. Also returns the requests for each send.
 pub(super) fn read(
     users: Users,
     place: &Place<'_>,
-    size_bytes: u32,
+    (size_bytes, seed): (u32, u64),
     time: Duration,
 ) -> Result<(Run, f64), Box<dyn std::error::Error>> {
     let (nsid, is_filled) = (place.url.nsid, place.is_filled);
     let places = place.size_bytes / u64::from(size_bytes);
-    let reader = |index: usize| Reader { places, size_bytes, random: Rng::with_seed(index as u64) };
+    let reader = |index: usize| {
+        let random = Rng::with_seed((index as u64 + 1) << 32 ^ seed);
+        Reader { places, size_bytes, random }
+    };
     users.run(
         |index, lane| {
             let mut data = vec![0; size_bytes as usize];

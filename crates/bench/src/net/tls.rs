@@ -39,7 +39,7 @@ pub(super) fn run(options: &NetOptions) -> Outcome {
         check(options, info.size_bytes(), info.block_bytes, &lane)?;
         // The first target serves two ways: fill it only once.
         if way != Way::Plain {
-            fill(&mut lane, place())?;
+            targets.unless_stopped(fill(&targets.stop, &mut lane, place()))?;
         }
         connections.push(Connection { way, controller, lane });
     }

@@ -1,6 +1,7 @@
 //! The queried files: the same rows as records and as CSV.
 
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Fields of records, 32 bytes in total, in the form of `--schema`.
@@ -42,12 +43,14 @@ fn row(id: u64) -> Row {
     }
 }
 
-/// Writes records of this many bytes, a multiple of 32. `on_bytes` is called now and then with the bytes written.
-pub(super) fn records(
-    path: &Path,
-    bytes: u64,
-    on_bytes: &mut dyn FnMut(u64),
-) -> std::io::Result<()> {
+/// Is called now and then with the bytes written, and says whether to go on.
+pub(super) type OnBytes<'a> = &'a mut dyn FnMut(u64) -> ControlFlow<()>;
+
+/// Writes records of this many bytes, a multiple of 32.
+///
+/// # Errors
+/// Of the file; `Interrupted` if `on_bytes` has ended it.
+pub(super) fn records(path: &Path, bytes: u64, on_bytes: OnBytes<'_>) -> std::io::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
     for id in 0..bytes / RECORD_BYTES {
         let Row { zone, amount, fare_cents, kind, customer, .. } = row(id);
@@ -58,14 +61,21 @@ pub(super) fn records(
         file.write_all(&kind.to_le_bytes())?;
         file.write_all(&customer.to_le_bytes())?;
         if id % (1 << 15) == 0 {
-            on_bytes(id * RECORD_BYTES);
+            go_on(on_bytes(id * RECORD_BYTES))?;
         }
     }
     file.into_inner()?.sync_all()
 }
 
+fn go_on(flow: ControlFlow<()>) -> std::io::Result<()> {
+    if flow.is_break() { Err(ErrorKind::Interrupted.into()) } else { Ok(()) }
+}
+
 /// Writes CSV of at least this many bytes, in whole lines.
-pub(super) fn csv(path: &Path, bytes: u64, on_bytes: &mut dyn FnMut(u64)) -> std::io::Result<()> {
+///
+/// # Errors
+/// As [`records`].
+pub(super) fn csv(path: &Path, bytes: u64, on_bytes: OnBytes<'_>) -> std::io::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
     file.write_all(HEADER.as_bytes())?;
     let (mut written, mut line) = (HEADER.len() as u64, Vec::new());
@@ -83,7 +93,7 @@ pub(super) fn csv(path: &Path, bytes: u64, on_bytes: &mut dyn FnMut(u64)) -> std
         file.write_all(&line)?;
         written += line.len() as u64;
         if id % (1 << 15) == 0 {
-            on_bytes(written);
+            go_on(on_bytes(written))?;
         }
     }
     file.into_inner()?.sync_all()

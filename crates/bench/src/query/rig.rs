@@ -4,13 +4,14 @@ use super::data;
 use super::disk::Disk;
 use super::network::{Network, PORT, TARGET_ADDRESS};
 use super::private::tool;
-use super::worker::{EngineAsk, Engines, Worker};
+use super::worker::{EngineAsk, Engines, Worker, kill};
 use crate::child_target::ChildTarget;
 use crate::machine;
 use bpfof_host::TargetUrl;
 use bpfof_query_bench::{Ask, Cost, Plain};
 use bpfof_terminal::progress;
 use serde::Serialize;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -188,10 +189,22 @@ impl Rig {
         let plain = Plain::Pipe(pipe.clone());
         worker.send(&Ask::Plain { path: file.to_owned(), depth: DEPTH, plain })?;
         engines.send(&EngineAsk { engine, format, pipe: &pipe, sql, below })?;
-        let answered = engines.receive();
-        let read = worker.receive();
-        let (took, answer) = answered?;
-        let read = read?;
+        // Each opens its end of the pipe once the other does: if one fails before, the other would wait for ever.
+        let (engines_pid, worker_pid) = (engines.pid(), worker.pid());
+        let (answered, read) = std::thread::scope(|scope| -> Result<_, Failure> {
+            let reading = scope.spawn(move || {
+                let read = worker.receive().map_err(|error| error.to_string());
+                read.inspect_err(|_| kill(engines_pid))
+            });
+            let answered = engines.receive().inspect_err(|_| kill(worker_pid));
+            Ok((answered, reading.join().map_err(|_| "a thread panicked")?))
+        })?;
+        let ((took, answer), read) = match (answered, read) {
+            (Ok(answered), Ok(read)) => (answered, read),
+            (Err(one), Err(other)) => return Err(format!("{one}; {other}").into()),
+            (Err(one), Ok(_)) => return Err(one),
+            (Ok(_), Err(other)) => return Err(other.into()),
+        };
         let run = Run {
             wall_s: took.wall_s,
             host_cpu_s: took.cpu_s + read.cpu_s,
@@ -229,16 +242,18 @@ fn make_files(
     let total = 2 * bytes + SMALL_BYTES + further.iter().sum::<u64>();
     progress::bytes("writing", total, stop, |report| -> Result<(), Failure> {
         let mut before = 0;
-        let mut stopped = false;
         let mut write = |path: &Path, bytes: u64, is_csv: bool| {
-            let mut tell = |done: u64| stopped |= report(before + done, total).is_break();
+            let mut tell = |done: u64| report(before + done, total);
             let written = if is_csv {
                 data::csv(path, bytes, &mut tell)
             } else {
                 data::records(path, bytes, &mut tell)
             };
             before += bytes;
-            written.map_err(|error| format!("cannot write {}: {error}", path.display()))
+            written.map_err(|error| match error.kind() {
+                ErrorKind::Interrupted => "interrupted".to_owned(),
+                _ => format!("cannot write {}: {error}", path.display()),
+            })
         };
         write(&files.records, bytes, false)?;
         write(&files.csv, bytes, true)?;
@@ -246,7 +261,7 @@ fn make_files(
         for bytes in further {
             write(&sized(disk, *bytes), *bytes, false)?;
         }
-        if stopped { Err("interrupted".into()) } else { Ok(()) }
+        Ok(())
     })?;
     files.csv_bytes = std::fs::metadata(&files.csv)?.len();
     Ok(files)

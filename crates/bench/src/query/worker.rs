@@ -5,6 +5,7 @@ use super::private::tool;
 use crate::child_target::command_by;
 use bpfof_host::TargetUrl;
 use bpfof_query_bench::{Ask, Cost, Told};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,11 @@ impl Lines {
     }
 }
 
+/// Ends a process that has not been waited for.
+pub(super) fn kill(pid: Pid) {
+    let _ = kill_process(pid, Signal::KILL);
+}
+
 impl Drop for Lines {
     fn drop(&mut self) {
         // The process ends with its input; if it is busy, it is killed.
@@ -88,6 +94,10 @@ impl Worker {
             Told::Ready => Ok(Worker(lines)),
             _ => Err(format!("{PROGRAM} has another version than this program").into()),
         }
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.0.child)
     }
 
     pub(super) fn send(&mut self, ask: &Ask) -> Result<(), Failure> {
@@ -161,6 +171,10 @@ impl Engines {
     pub(super) fn pin(&self, processors: &str) -> bpfof_terminal::Outcome {
         let pid = self.lines.child.id().to_string();
         tool("taskset", &["--all-tasks", "--pid", "--cpu-list", processors, &pid])
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.lines.child)
     }
 
     pub(super) fn send(&mut self, ask: &EngineAsk<'_>) -> Result<(), Failure> {

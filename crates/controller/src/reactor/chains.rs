@@ -226,20 +226,19 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     let resting_ns = resting.front().map_or(never, |resting| resting.since_ns);
     let vector_ns = vector_since_ns.unwrap_or(never);
     if command_since_ns.is_some_and(|ns| ns < resting_ns.min(vector_ns)) {
+        // It keeps the arena until it is taken from the input.
         *waited_since_ns = command_since_ns.take();
         core.executor.schedule.wake(index);
     } else if vector_ns < resting_ns {
         *vector_since_ns = None;
         start_vectors(core, index);
-        if core.connection(index).is_some_and(|connection| !connection.waiters.want_arena()) {
-            core.executor.admission.let_go(index);
-        }
+        core.executor.admission.take_back(index);
     } else if let Some(resting) = resting.pop_front()
         && let Some(mut cx) = core.context(index)
     {
         let of = (resting.slot, resting.entry);
         if let Err(refusal) = pushdown::resume(&mut cx, resting) {
-            cx.executor.admission.not_started(index);
+            cx.executor.admission.take_back(index);
             end_resting(&mut cx, of, &refusal);
         }
         core.mark_dirty(index);

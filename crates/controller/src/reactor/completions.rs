@@ -5,7 +5,8 @@ use super::closing::{close, close_soon, end_queues, end_soon, flush, remove_if_d
 use super::io::{Io, Message};
 use super::serve::after_commands;
 use super::state::Core;
-use super::upkeep::let_namespaces_go;
+use super::leaving::begin_search;
+use super::upkeep::tick_soon;
 use crate::commands::{authentication, device_done, events, file_maps, functions};
 use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
@@ -159,7 +160,8 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
         Message::EndQueues(controller, and_admin) => end_queues(core, &controller, and_admin),
         Message::Serve(served, _done) => {
             core.executor.serve(&served);
-            let_namespaces_go(core);
+            begin_search(core);
+            tick_soon(core);
         }
         Message::NamespacesChanged => tell_hosts(core),
         Message::PathsChanged(_done) => {

@@ -23,6 +23,7 @@ pub(crate) mod upkeep;
 pub(crate) mod uring;
 
 mod io;
+mod leaving;
 mod prices;
 mod turnover;
 

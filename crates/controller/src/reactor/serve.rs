@@ -131,8 +131,9 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
-/// Gives received input to the connection, as much as it may process now. The next receive comes after the send of its
-/// answers: the kernel does both in that order, and arming a receive takes longer than many answers.
+/// Starts chains of a connection's vectors, and gives received input to the connection, as much as it may process now.
+/// The next receive comes after the send of its answers: the kernel does both in that order, and arming a receive takes
+/// longer than many answers.
 pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let begins_chains = |entry: &Entry| {
         let Entry { closing, is_over, connection, .. } = entry;
@@ -141,14 +142,19 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     if core.table.get(index).is_some_and(begins_chains) {
         chains::start_vectors(core, index);
     }
+    take_commands(core, index);
+    // An arena that was granted for a command goes to others if the command was refused, or is not taken now. A
+    // connection that kept it while other chains of it wait could keep it for ever.
+    core.executor.admission.take_back(index);
+}
+
+/// Processes commands in a connection's input.
+#[inline]
+fn take_commands<I: Io>(core: &mut Core<I>, index: u32) {
     let Core { io, executor, table, .. } = &mut *core;
     let Some(entry) = table.get_mut(index) else { return };
     let connection = &mut entry.connection;
     if entry.closing || entry.is_over || !connection.has_more || connection.is_full() {
-        // If it takes no commands, an arena that was granted for its next command goes to others.
-        if !connection.waiters.want_arena() {
-            executor.admission.let_go(index);
-        }
         return;
     }
     // Reads the clock anew: the process may have been stopped since the last reading.
@@ -181,9 +187,6 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     match outcome {
         Ok(()) => {
             let has_more = connection.has_more;
-            if !connection.waiters.want_arena() {
-                executor.admission.let_go(index);
-            }
             if has_more {
                 go_on_later(io, executor, connection);
             }

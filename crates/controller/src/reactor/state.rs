@@ -1,6 +1,7 @@
 //! The state of a reactor.
 
 use super::io::Io;
+use super::leaving::Search;
 use super::prices::Prices;
 use super::table::{Entry, Table};
 use super::turnover::{Begun, Turnover};
@@ -76,6 +77,8 @@ pub(super) struct Ticks {
     pub(super) next_slow_ns: u64,
     /// The connection that is checked next, while the check is not complete.
     pub(super) looking: Option<u32>,
+    /// The search for commands of removed namespaces, while it is not complete.
+    pub(super) search: Option<Search>,
     /// Consecutive ticks without chains.
     pub(super) quiet: u32,
 }
@@ -147,6 +150,7 @@ impl<I: Io> Core<I> {
         !self.dirty.is_empty()
             || !self.ended.is_empty()
             || self.ticks.looking.is_some()
+            || self.ticks.search.is_some()
             || self.executor.schedule.has_work()
             || self.executor.grants_wait
     }

@@ -2,13 +2,13 @@
 
 use super::closing::{close, end_soon, forget_chains, resume};
 use super::io::{Io, Shut};
+use super::leaving::{begin_search, search_on};
 use super::state::Core;
 use crate::access::Reason;
 use crate::association::Association;
 use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
-use crate::limits::{ADOPT_UNITS, DATA_TIMEOUT_NS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN};
-use crate::queue::{Slot, Stage};
+use crate::limits::{ADOPT_UNITS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN};
 use crate::transport::Port;
 use bpfof_function::cost::UNIT_PS;
 use log::Level;
@@ -134,26 +134,19 @@ fn interval_ns<I: Io>(core: &Core<I>) -> u64 {
 /// silent or do not take their data, and frees memory of idle connections.
 pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     look_on(core);
+    search_on(core);
     let now_ns = core.executor.now_ns;
     if now_ns < core.ticks.next_ns {
         return;
     }
     core.ticks.next_ns = now_ns + interval_ns(core);
-    if core.executor.namespaces.has_leaving() {
-        let begun_ns = core.io.now_ns();
-        let_namespaces_go(core);
-        // Searching many queues takes no more than a tenth of the time.
-        let looked_ns = core.io.now_ns();
-        let pause_ns = (10 * looked_ns.saturating_sub(begun_ns)).min(TICK_NS);
-        core.ticks.next_ns = core.ticks.next_ns.max(looked_ns + pause_ns);
+    if core.executor.namespaces.has_leaving() && core.ticks.search.is_none() {
+        begin_search(core);
     }
     if now_ns < core.ticks.next_slow_ns {
         return;
     }
     core.ticks.next_slow_ns = now_ns + TICK_NS;
-    if core.executor.namespaces.has_leaving() {
-        end_transfers(core);
-    }
     core.ticks.looking = Some(0);
     look_on(core);
     let executor = &mut core.executor;
@@ -164,23 +157,6 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
     if core.ticks.quiet == QUIET_TICKS {
         executor.arenas.trim(KEPT_ARENAS);
         executor.observer.trim(executor.arenas.engine.arenas());
-    }
-}
-
-/// Closes connections that are slow to send data for a removed namespace: each piece is in time, but the transfer keeps
-/// the namespace.
-fn end_transfers<I: Io>(core: &mut Core<I>) {
-    for index in core.table.indices() {
-        let Some(entry) = core.table.get(index).filter(|entry| !entry.closing) else { continue };
-        let (queue, executor) = (&entry.connection.queue, &core.executor);
-        let keeps = |slot: &Slot| {
-            matches!(slot.transfer.stage, Stage::Waits | Stage::Fetching)
-                && executor.now_ns.saturating_sub(slot.begun_ns) > DATA_TIMEOUT_NS
-                && slot.state.namespace().is_some_and(|place| executor.namespaces.is_leaving(place))
-        };
-        if queue.is_fetching() && queue.slots().any(keeps) {
-            close(core, index, "it sends data for a removed namespace too slowly");
-        }
     }
 }
 
@@ -237,13 +213,9 @@ fn give_up<I: Io>(core: &mut Core<I>, index: u32) {
     forget_chains(core, index);
 }
 
-/// Drops removed namespaces that no command works on any more.
-pub(super) fn let_namespaces_go<I: Io>(core: &mut Core<I>) {
-    let connections = core.table.entries().map(|entry| &entry.connection);
-    let busy = connections.filter(|connection| !connection.is_idle());
-    let slots = busy.flat_map(|connection| connection.queue.slots());
-    core.executor.namespaces.release_unused(slots.filter_map(|slot| slot.state.namespace()));
-    // Otherwise the next tick would come only after the sleep that is about to begin.
+/// Removed namespaces are to be dropped soon: without this the next tick would come only after the sleep that is about to
+/// begin.
+pub(super) fn tick_soon<I: Io>(core: &mut Core<I>) {
     let soon_ns = core.executor.now_ns + interval_ns(core);
     core.ticks.next_ns = core.ticks.next_ns.min(soon_ns);
 }

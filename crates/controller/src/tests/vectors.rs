@@ -417,6 +417,33 @@ fn chains_over_a_fragmented_file_begin_few_at_a_time() {
     stage.rig.finish();
 }
 
+/// An arena that a connection is granted for a command goes to others if the command is refused, although a vector of
+/// the connection waits for one.
+#[test]
+fn an_arena_is_not_kept_for_a_refused_command() {
+    let mut stage = Stage::new(4);
+    let others = (2..8).map(|qid| Peer::connect(&mut stage.rig, qid, 31));
+    let mut peers: Vec<Peer> = others.collect();
+    peers.push(stage.io);
+    let vector = endless(100);
+    let unknown = Call { function: 999, ..vector.clone() };
+    for _ in 0..3 {
+        for peer in &mut peers {
+            for (sqe, data) in [vector.command(), unknown.single(&unknown.entries[0])] {
+                peer.send(&mut stage.rig, sqe, &data);
+            }
+        }
+    }
+    stage.rig.work();
+    for peer in &mut peers {
+        let statuses: Vec<Status> =
+            ends(peer.hear(&mut stage.rig)).iter().map(|(cqe, _)| cqe.status).collect();
+        let refused = |status: &&Status| status.same_code(Status::UNKNOWN_FUNCTION);
+        assert_eq!((statuses.len(), statuses.iter().filter(refused).count()), (6, 3));
+    }
+    stage.rig.finish();
+}
+
 /// Resting chains and chains that have not started end with their connection, as do running chains.
 #[test]
 fn a_vector_ends_with_its_connection() {

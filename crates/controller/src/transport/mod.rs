@@ -51,10 +51,11 @@ impl Port {
         }
     }
 
-    /// Bytes of its memory that is registered with a network card, and of waiting messages.
+    /// Bytes of memory that it takes beyond that of a TCP connection: its memory that is registered with a network card,
+    /// waiting messages, or what TLS needs.
     pub(crate) fn own_bytes(&self) -> usize {
         match self {
-            Port::Tcp(_) => 0,
+            Port::Tcp(port) => port.own_bytes(),
             Port::Message(port) => port.own_bytes(),
         }
     }

@@ -77,6 +77,12 @@ impl TcpPort {
         }
     }
 
+    /// Bytes of memory that TLS takes: a record must fit its receive buffer.
+    pub(super) fn own_bytes(&self) -> usize {
+        let secured = self.secure.as_ref();
+        secured.map_or(0, |_| SECURED_RX_BYTES - SMALL_RX_BYTES + size_of::<Secure>())
+    }
+
     pub(super) fn identity(&self) -> Option<&Identity> {
         self.secure.as_ref().map(|secure| &secure.identity)
     }

@@ -3,9 +3,11 @@
 
 use super::call::{Call, EINVAL, charge};
 use crate::abi::MAPS;
+use crate::cost::UNIT_PS;
 use crate::environment::Environment;
 use crate::fault_kind::FaultKind;
 use crate::map::{Map, MapError, SetMode};
+use std::time::Duration;
 
 /// `BPFOF_ENOENT`: no entry has this key.
 const ENOENT: i64 = -2;
@@ -19,7 +21,7 @@ const ENOSPC: i64 = -28;
 const CALL_COST: u64 = 1300;
 /// For each byte of the key, which is hashed.
 const KEY_BYTE_COST: u64 = 4;
-/// Price of waiting for another thread that uses the map: 4 µs, if this thread sleeps meanwhile.
+/// Lowest price of waiting for another thread that uses the map: 2 µs. A longer wait costs its time.
 const WAIT_COST: u64 = 10_000;
 
 /// The reason why an operation fails.
@@ -59,9 +61,15 @@ fn find(environment: &dyn Environment, handle: u64) -> Result<&Map, FaultKind> {
     map.ok_or(FaultKind::NoMap { handle })
 }
 
-/// Pays for a wait.
-fn wait(budget: &mut i64) -> Result<(), Refused> {
-    charge(budget, WAIT_COST).map_err(Refused::Fault)
+/// Pays for a wait: the lowest price before it, and the rest, by its time, after it.
+fn wait(budget: &mut i64, waited: Option<Duration>) -> Result<(), Refused> {
+    let units = match waited {
+        None => WAIT_COST,
+        Some(waited) => {
+            (waited.as_nanos() * 1000 / u128::from(UNIT_PS)).saturating_sub(WAIT_COST.into()) as u64
+        }
+    };
+    charge(budget, units).map_err(Refused::Fault)
 }
 
 /// Pays for a call, and returns the sizes of the map's keys and values.
@@ -78,7 +86,7 @@ pub(super) fn get(call: &mut Call<'_>, map: u64, key: u64, value: u64) -> Result
     let key = call.readable(key, key_bytes)?;
     let to = call.writable(value, value_bytes)?;
     let Call { memory, environment, budget, .. } = call;
-    let found = find(*environment, map)?.get_paying(&memory[key], || wait(budget));
+    let found = find(*environment, map)?.get_paying(&memory[key], |waited| wait(budget, waited));
     answer(found.map(|found| {
         memory[to].copy_from_slice(&found);
         0
@@ -98,7 +106,7 @@ pub(super) fn set(
     let Some(mode) = SetMode::from_number(flags) else { return Ok(EINVAL as u64) };
     let Call { memory, environment, budget, .. } = call;
     let entry = (&memory[key], &memory[value]);
-    answer(find(*environment, map)?.set_paying(entry, mode, || wait(budget)).map(|()| 0))
+    answer(find(*environment, map)?.set_paying(entry, mode, |waited| wait(budget, waited)).map(|()| 0))
 }
 
 /// `bpfof_map_delete`: removes an entry.
@@ -106,7 +114,7 @@ pub(super) fn delete(call: &mut Call<'_>, map: u64, key: u64) -> Result<u64, Fau
     let (key_bytes, _) = begin(call, map)?;
     let key = call.readable(key, key_bytes)?;
     let Call { memory, environment, budget, .. } = call;
-    answer(find(*environment, map)?.delete_paying(&memory[key], || wait(budget)).map(|()| 0))
+    answer(find(*environment, map)?.delete_paying(&memory[key], |waited| wait(budget, waited)).map(|()| 0))
 }
 
 /// `bpfof_map_add`: adds to a number in a value, and returns the sum.
@@ -120,7 +128,7 @@ pub(super) fn add(
     let (key_bytes, _) = begin(call, map)?;
     let key = call.readable(key, key_bytes)?;
     let Call { memory, environment, budget, .. } = call;
-    answer(find(*environment, map)?.add_paying(&memory[key], (offset, delta), || wait(budget)))
+    answer(find(*environment, map)?.add_paying(&memory[key], (offset, delta), |waited| wait(budget, waited)))
 }
 
 #[cfg(test)]
@@ -158,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_another_thread_is_paid_for_before() {
+    fn waiting_for_another_thread_is_paid_for() {
         let definition = MapDefinition::new("m", MapKind::Array, (4, 8), 1).expect("small");
         let map = Map::new(definition);
         let alone = (CALL_COST + 4 * KEY_BYTE_COST + 4) as i64;
@@ -167,14 +175,22 @@ mod tests {
         let held = map.get(&[0; 4]).expect("an entry of an array");
         let with_wait = alone + WAIT_COST as i64;
         assert_eq!(add_one(&map, with_wait - 1), (Err(FaultKind::Budget), 0));
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| add_one(&map, with_wait));
-            // By now it waits, or it runs after the map has been released.
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            drop(held);
-            let (sum, left) = waiting.join().expect("it ends");
-            assert_eq!(sum, Ok(2));
-            assert!(left == 0 || left == WAIT_COST as i64, "{left}");
-        });
+        drop(held);
+        // The other calls wait, or run after the map has been released.
+        let while_held = |budget: i64| {
+            let held = map.get(&[0; 4]).expect("an entry of an array");
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| add_one(&map, budget));
+                std::thread::sleep(Duration::from_millis(20));
+                drop(held);
+                waiting.join().expect("it ends")
+            })
+        };
+        let (sum, left) = while_held(i64::MAX);
+        assert_eq!(sum, Ok(2));
+        assert!(left == i64::MAX - alone || left <= i64::MAX - with_wait, "{left}");
+        // It pays for the time, too.
+        let (sum, left) = while_held(with_wait);
+        assert!((sum, left) == (Err(FaultKind::Budget), 0) || sum == Ok(3), "{sum:?}");
     }
 }

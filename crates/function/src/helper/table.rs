@@ -49,10 +49,10 @@ macro_rules! helpers {
 helpers! {
     /// `bpfof_memcmp(a, b, len)`.
     Memcmp = 1, "bpfof_memcmp", Price::Bulk(10, 3);
-    /// `bpfof_memmove(to, from, len)`.
-    Memmove = 2, "bpfof_memmove", Price::Bulk(10, 3);
-    /// `bpfof_memset(to, value, len)`.
-    Memset = 3, "bpfof_memset", Price::Bulk(10, 3);
+    /// `bpfof_memmove(to, from, len)`: two stores may cross a page boundary.
+    Memmove = 2, "bpfof_memmove", Price::Bulk(46, 3);
+    /// `bpfof_memset(to, value, len)`: likewise.
+    Memset = 3, "bpfof_memset", Price::Bulk(46, 3);
     /// `bpfof_crc32c(data, crc, len)`.
     Crc32c = 4, "bpfof_crc32c", Price::Bulk(40, 2);
     /// `bpfof_find(data, byte, len)`.

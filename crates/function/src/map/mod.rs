@@ -21,12 +21,16 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 use table::Table;
 
-/// Empty slots that one page skips before it ends, so that the lock is held for microseconds only (see [`Map::page`]).
+/// Empty slots that one page skips before it ends, so that it takes microseconds only (see [`Map::page`]).
 const PAGE_SLOTS: u32 = 16384;
 /// Maximum entries of one page, for the same reason: they may be in no cache.
 const PAGE_ENTRIES: usize = 1024;
+/// A page locks the map for about as many bytes of entries, and as many slots, at a time.
+const LOCKED_BYTES: usize = 4096;
+const LOCKED_SLOTS: u32 = 1024;
 
 /// The reason why an operation on a map fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,18 +106,22 @@ impl Map {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the table; calls `pay` before a wait for another thread, and fails if that refuses.
+    /// Locks the table; calls `pay` before a wait for another thread, and after it with its time, and fails if that
+    /// refuses.
     #[inline]
     fn lock_paying<E>(
         &self,
-        pay: impl FnOnce() -> Result<(), E>,
+        mut pay: impl FnMut(Option<Duration>) -> Result<(), E>,
     ) -> Result<MutexGuard<'_, Table>, E> {
         match self.table.try_lock() {
             Ok(table) => Ok(table),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                pay()?;
-                Ok(self.lock())
+                pay(None)?;
+                let begun = Instant::now();
+                let table = self.lock();
+                pay(Some(begun.elapsed()))?;
+                Ok(table)
             }
         }
     }
@@ -137,11 +145,12 @@ impl Map {
         self.get_paying(key, for_free)
     }
 
-    /// As [`get`](Map::get); `pay` is called before a wait for another thread, and may refuse.
+    /// As [`get`](Map::get); `pay` is called before a wait for another thread, and
+    /// after it with its time, and may refuse.
     pub(crate) fn get_paying<E: From<MapError>>(
         &self,
         key: &[u8],
-        pay: impl FnOnce() -> Result<(), E>,
+        pay: impl FnMut(Option<Duration>) -> Result<(), E>,
     ) -> Result<Value<'_>, E> {
         self.check_key(key)?;
         let hash = self.hash(key);
@@ -163,7 +172,7 @@ impl Map {
         &self,
         (key, value): (&[u8], &[u8]),
         mode: SetMode,
-        pay: impl FnOnce() -> Result<(), E>,
+        pay: impl FnMut(Option<Duration>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.check_key(key)?;
         if value.len() != self.definition.value_bytes() {
@@ -193,7 +202,7 @@ impl Map {
     pub(crate) fn delete_paying<E: From<MapError>>(
         &self,
         key: &[u8],
-        pay: impl FnOnce() -> Result<(), E>,
+        pay: impl FnMut(Option<Duration>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.check_key(key)?;
         if self.definition.kind() == MapKind::Array {
@@ -218,7 +227,7 @@ impl Map {
         &self,
         key: &[u8],
         (offset, delta): (u64, u64),
-        pay: impl FnOnce() -> Result<(), E>,
+        pay: impl FnMut(Option<Duration>) -> Result<(), E>,
     ) -> Result<u64, E> {
         self.check_key(key)?;
         let end = offset.checked_add(8).ok_or(MapError::Invalid)?;
@@ -251,7 +260,7 @@ impl Map {
 
     /// Appends entries, each with key and value, beginning at a slot: up to `max_bytes` in all, and no more than can be
     /// copied in microseconds. Returns the slot to continue from, or None at the end; a page before the end may be
-    /// empty.
+    /// empty. The map is locked for a few entries at a time, because functions wait meanwhile.
     ///
     /// An entry keeps its slot as long as it exists. So pages from 0 to the end have every entry that existed all the
     /// time exactly once, even if others are added and removed meanwhile.
@@ -261,26 +270,35 @@ impl Map {
         let mut room = most.min(max_bytes / entry_bytes);
         // Allocates memory before taking the lock.
         out.reserve(room * entry_bytes);
-        let table = self.lock();
-        let end = table.slots();
-        for slot in first_slot..end.min(first_slot.saturating_add(PAGE_SLOTS)) {
-            if !table.is_live(slot) {
-                continue;
+        let end = first_slot.saturating_add(PAGE_SLOTS);
+        let mut next = first_slot;
+        loop {
+            let table = self.lock();
+            let slots = table.slots();
+            let (enough, last) = (out.len() + LOCKED_BYTES, next.saturating_add(LOCKED_SLOTS));
+            while next < last.min(end).min(slots) && out.len() < enough {
+                if table.is_live(next) {
+                    if room == 0 {
+                        return Some(next);
+                    }
+                    room -= 1;
+                    table.key_into(next, out);
+                    out.extend_from_slice(table.value(next));
+                }
+                next += 1;
             }
-            if room == 0 {
-                return Some(slot);
+            if next >= slots {
+                return None;
             }
-            room -= 1;
-            table.key_into(slot, out);
-            out.extend_from_slice(table.value(slot));
+            if next >= end {
+                return Some(next);
+            }
         }
-        let next = first_slot.saturating_add(PAGE_SLOTS);
-        (next < end).then_some(next)
     }
 }
 
 /// Hosts and operators do not pay for waiting for a map.
-fn for_free() -> Result<(), MapError> {
+fn for_free(_: Option<Duration>) -> Result<(), MapError> {
     Ok(())
 }
 

@@ -53,9 +53,14 @@ impl Holder {
     fn send(&self, kind: u8, key: u64, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut packet = vec![kind];
         packet.extend(key.to_le_bytes());
+        self.send_packet(&packet, descriptors)
+    }
+
+    /// Waits for room if the process has not received earlier packets yet.
+    fn send_packet(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.socket.send(&packet, descriptors) {
+            match self.socket.send(packet, descriptors) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
                     std::thread::sleep(PAUSE);
                 }
@@ -72,8 +77,10 @@ impl Holder {
 impl Drop for Holder {
     /// When the daemon ends in order. All leases were released.
     fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.socket.send(&[END], &[]);
+        // If it does not take the packet, the end of the connection ends it, some time later; or it has ended already.
+        if self.send_packet(&[END], &[]).is_err() {
+            self.socket.shut_down();
+        }
         let _ = self.process.wait();
     }
 }

@@ -485,6 +485,12 @@ impl Intent {
         Ok(())
     }
 
+    /// Forgets a function of this program, which ends with its associations; false if it is not one, but perhaps an
+    /// installed function, which stays at the target.
+    pub(crate) fn forget(&mut self, function: u32) -> bool {
+        self.functions.remove(&function).is_some()
+    }
+
     /// Records the map of a file, or its removal.
     pub(crate) fn note_file(&mut self, map: &FileMapObject) {
         self.noted += 1;

@@ -121,7 +121,10 @@ impl Ledger {
         }
         let mut instead = None;
         match error {
-            Some(RequestError::Command(command)) if command.is_of_path() => {
+            Some(RequestError::Command(command))
+                if command.is_of_path()
+                    && (command.is_of_access() || slot.kept.again() != Again::Never) =>
+            {
                 let (now, before) = (Instant::now(), slot.refused);
                 let since = *slot.refused.get_or_insert(now);
                 let why = match slot.waits {
@@ -328,8 +331,15 @@ mod tests {
         let now = Instant::now();
         let mut ledger = Ledger::default();
         let sqe = bpfof_nvme::Sqe::new(0x7D, 1);
-        let append = Request::Raw { sqe, data_out: &[7; 512], data_in_max_bytes: 0 };
-        let append = ledger.take(2, &append);
+        let request = Request::Raw { sqe, data_out: &[7; 512], data_in_max_bytes: 0 };
+        // An internal error of the path, and an abort by the controller, may come after the command was carried out;
+        // other paths are tried only if the namespace was not accessible.
+        for (code, end) in [(0, Some((2, None))), (0x71, Some((2, None))), (2, None)] {
+            let mut ledger = Ledger::default();
+            let append = ledger.take(2, &request);
+            assert_eq!(ledger.ended(append, Some(&command(3, code)), PATIENCE), end);
+        }
+        let append = ledger.take(2, &request);
         assert_eq!(ledger.ended(append, Some(&LOST), PATIENCE), None);
         let mut ends = Vec::new();
         ledger.settle_lost(Some(now), (now, PATIENCE), &mut |tag, error| ends.push((tag, error)));

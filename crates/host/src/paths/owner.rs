@@ -168,12 +168,17 @@ impl Several for Owner {
     fn unload(&self, function: u32) -> Result<(), Error> {
         // A target whose answer was lost may have unloaded it.
         let mut may_be_done = false;
-        self.on_each(|intent, association, done: Option<()>| {
+        let unloaded = self.on_each(|intent, association, done: Option<()>| {
             may_be_done |= done.is_some();
             let unloaded = intent.unload(association, FunctionId(function), !may_be_done);
             may_be_done |= matches!(unloaded, Err(Error::Lost(_)));
             unloaded
-        })
+        });
+        match unloaded {
+            // Lost associations have ended with their functions, and new ones do not get this one.
+            Err(Error::NoPath { .. } | Error::Lost(_)) if self.intents.lock().forget(function) => Ok(()),
+            unloaded => unloaded,
+        }
     }
 
     /// On all associations, so that chains find the map version that they name on every path. Does not wait for a path,

@@ -425,16 +425,25 @@ pub(super) fn bytes() -> Vec<Case> {
             cases.push(Case { outcome, ..Case::new(name, entry, LONG_TURN, request) });
         }
     }
-    let length = LENGTHS[LENGTHS.len() - 1];
-    // Where string instructions, with which long copies are made, are slow on some processors.
-    for (about, at_page, first, second) in [
-        ("by one byte", false, LINE_BYTES as u64, 1u64.wrapping_neg()),
-        ("from 16 bytes into a page to its begin", true, 0, (SECOND_AT + 16) as u64),
+    let longest = LENGTHS[LENGTHS.len() - 1];
+    let across = PAGE_BYTES as u64 - 4;
+    let (one_before, seed) = (1u64.wrapping_neg(), 1);
+    for (entry, about, length, at_page, first, second) in [
+        // Where string instructions, with which long copies are made, are slow on some processors.
+        ("memmove", "by one byte", longest, false, LINE_BYTES as u64, one_before),
+        ("memmove", "from 16 bytes into a page to its begin", longest, true, 0, SECOND_AT as u64 + 16),
+        // Two stores, which both cross the boundary.
+        ("memmove", "across a page boundary", 9, true, across, 512),
+        ("memset", "across a page boundary", 9, true, across, 0),
+        // Most of the work that is not proportional to the length.
+        ("crc32c", "from an odd address", 774, false, 1, 0),
+        ("xxh3", "with a secret of their own", 241, false, 1, 0),
     ] {
-        let request = Request { length: length as u64, first, second, ..Request::default() };
-        let name = format!("memmove, {} {about}", in_bytes(length));
-        let outcome = Outcome::Sum(0);
-        cases.push(Case { at_page, outcome, ..Case::new(name, "memmove", LONG_TURN, request) });
+        let state = if matches!(entry, "crc32c" | "xxh3") { seed } else { 0 };
+        let request = Request { length: length as u64, state, first, second, ..Request::default() };
+        let name = format!("{entry}, {} {about}", in_bytes(length));
+        let outcome = if state == 0 { Outcome::Sum(0) } else { Outcome::Any };
+        cases.push(Case { at_page, outcome, ..Case::new(name, entry, LONG_TURN, request) });
     }
     cases
 }

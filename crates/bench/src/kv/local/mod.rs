@@ -88,7 +88,9 @@ fn case(
             let at = (turn + repetition as usize) % methods.len();
             let (method, samples) = (&methods[at], &mut samples[at]);
             let run = undisturbed(warm_up, || -> Result<_, Box<dyn std::error::Error>> {
-                let load = Load::new(database, depth, in_flight, time, u64::from(repetition) + 1)?;
+                // Each run has keys of its own: a drive may keep what another has read.
+                let seed = u64::from(repetition) * methods.len() as u64 + at as u64 + 1;
+                let load = Load::new(database, depth, in_flight, time, seed)?;
                 Ok(load.run(*method).map_err(|error| format!("{method:?}: {error}"))?)
             })?;
             if !warm_up {

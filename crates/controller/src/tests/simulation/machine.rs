@@ -512,6 +512,10 @@ impl Machine {
             copy_rests(core);
         }
         let ended = core.io.ended();
+        if !core.executor.schedule.has_work() {
+            let granted = core.executor.admission.granted();
+            assert_eq!(granted, 0, "an arena is kept for nothing");
+        }
         let is_busy = core.has_work() || !core.io.completions.is_empty();
         let due = if is_busy { ended } else { core.next_ns() };
         let due = core.io.held.iter().map(|(until, _)| *until).fold(due, Time::min);
