@@ -211,7 +211,14 @@ impl Relay {
     fn new(listener: TcpListener, to: SocketAddr, round_trip_us: u64) -> io::Result<Relay> {
         listener.set_nonblocking(true)?;
         let delay = Duration::from_nanos(round_trip_us * 500);
-        Ok(Relay { listener, to, delay, links: Vec::new(), accepts_at: Instant::now(), buffer: vec![0; CHUNK_BYTES] })
+        Ok(Relay {
+            listener,
+            to,
+            delay,
+            links: Vec::new(),
+            accepts_at: Instant::now(),
+            buffer: vec![0; CHUNK_BYTES],
+        })
     }
 
     /// Waits for an event, or for [`LOOK`], and forwards due chunks.

@@ -43,9 +43,9 @@ enum Command {
     /// Serve namespaces over NVMe/TCP, with pushdown.
     ///
     /// On SIGTERM and Ctrl-C the target tells hosts to use other paths, which they have two seconds for, and stops once
-    /// commands in flight have ended, or after five seconds more. On SIGHUP it reads the --config file again, applies its namespaces and the sizes
-    /// of files that have grown, and tells the hosts; if the configuration cannot be served, nothing changes.
-    /// Namespaces of --namespace replace those of the file then, too: leave that option out.
+    /// commands in flight have ended, or after five seconds more. On SIGHUP it reads the --config file again, applies
+    /// its namespaces and the sizes of files that have grown, and tells the hosts; if the configuration cannot be
+    /// served, nothing changes. Namespaces of --namespace replace those of the file then, too: leave that option out.
     ///
     /// The exit status is 78 if the configuration is wrong, so that another start cannot help, and 1 for other errors,
     /// such as a missing disk.

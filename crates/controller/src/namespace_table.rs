@@ -165,8 +165,8 @@ impl NamespaceTable {
         self.is_leaving.clone()
     }
 
-    /// Drops removed namespaces whose places are `unused`: no command works on them. No operation is left on them, because
-    /// a command keeps its slot until all of its operations have completed.
+    /// Drops removed namespaces whose places are `unused`: no command works on them. No operation is left on them,
+    /// because a command keeps its slot until all of its operations have completed.
     pub(crate) fn release(&mut self, unused: &[bool]) {
         for (index, place) in self.places.iter_mut().enumerate() {
             if self.is_leaving[index] && unused.get(index).copied().unwrap_or(false) {

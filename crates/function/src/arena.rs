@@ -50,8 +50,8 @@ pub struct Arena {
     chain_used_workspace: bool,
     /// Size of the chain's scratch, at most [`abi::MAX_SCRATCH_BYTES`].
     scratch_bytes: usize,
-    /// Serial number of the program whose static data is in place; 0 if there is none, [`EARLIER`] if there is some of an
-    /// earlier chain.
+    /// Serial number of the program whose static data is in place; 0 if there is none, [`EARLIER`] if there is some of
+    /// an earlier chain.
     statics_of: u64,
     /// Bytes of static data in place, of any program.
     statics_bytes: usize,

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The options of `bpfof bench net`.
 #[derive(Args, Clone)]
 pub struct NetOptions {
-    /// A target to read from, with any data; otherwise one is started with a memory namespace. TCP alone is measured only
-    /// without this option.
+    /// A target to read from, with any data; otherwise one is started with a memory namespace. TCP alone is measured
+    /// only without this option.
     #[arg(long, value_parser = target_url)]
     pub(super) target: Option<TargetUrl>,
     /// Bytes of a read.

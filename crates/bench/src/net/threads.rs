@@ -144,7 +144,8 @@ pub(super) fn open(way: Way, controller: &Controller, threads: usize) -> Result<
     Ok(Users::Shared(Box::new(lane), threads))
 }
 
-/// Lets every thread read at random places, which the seed chooses, for `time`. Also returns the requests for each send.
+/// Lets every thread read at random places, which the seed chooses, for `time`. Also returns the requests for each
+/// send.
 pub(super) fn read(
     users: Users,
     place: &Place<'_>,

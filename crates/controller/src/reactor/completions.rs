@@ -3,9 +3,9 @@
 use super::chains;
 use super::closing::{close, close_soon, end_queues, end_soon, flush, remove_if_done};
 use super::io::{Io, Message};
+use super::leaving::begin_search;
 use super::serve::after_commands;
 use super::state::Core;
-use super::leaving::begin_search;
 use super::upkeep::tick_soon;
 use crate::commands::{authentication, device_done, events, file_maps, functions};
 use crate::connection::Connection;

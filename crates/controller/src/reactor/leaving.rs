@@ -1,7 +1,7 @@
 //! Drops removed namespaces that no command works on any more.
 //!
-//! No new command begins on a removed namespace, and commands stay in their slots. So a namespace of which one pass over
-//! all slots has found no command has none left. A pass takes several turns if there are many slots.
+//! No new command begins on a removed namespace, and commands stay in their slots. So if one pass over all slots finds
+//! no command of a removed namespace, none is left. A pass takes several turns if there are many slots.
 
 use super::closing::close;
 use super::io::Io;
@@ -54,8 +54,8 @@ pub(super) fn search_on<I: Io>(core: &mut Core<I>) {
     core.ticks.next_ns = core.ticks.next_ns.max(now_ns + pause_ns);
 }
 
-/// Notes the namespaces that a connection's commands work on; returns how many slots it has. Closes the connection if it
-/// is slow to send data for a removed namespace: each piece is in time, but the transfer keeps the namespace.
+/// Notes the namespaces that a connection's commands work on; returns how many slots it has. Closes the connection if
+/// it is slow to send data for a removed namespace: each piece is in time, but the transfer keeps the namespace.
 fn search_connection<I: Io>(core: &mut Core<I>, index: u32, unused: &mut [bool]) -> usize {
     let Some(entry) = core.table.get(index).filter(|entry| !entry.connection.is_idle()) else {
         return 0;

@@ -213,8 +213,8 @@ fn give_up<I: Io>(core: &mut Core<I>, index: u32) {
     forget_chains(core, index);
 }
 
-/// Removed namespaces are to be dropped soon: without this the next tick would come only after the sleep that is about to
-/// begin.
+/// Removed namespaces are to be dropped soon: without this the next tick would come only after the sleep that is about
+/// to begin.
 pub(super) fn tick_soon<I: Io>(core: &mut Core<I>) {
     let soon_ns = core.executor.now_ns + interval_ns(core);
     core.ticks.next_ns = core.ticks.next_ns.min(soon_ns);

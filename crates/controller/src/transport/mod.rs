@@ -51,8 +51,8 @@ impl Port {
         }
     }
 
-    /// Bytes of memory that it takes beyond that of a TCP connection: its memory that is registered with a network card,
-    /// waiting messages, or what TLS needs.
+    /// Bytes of memory that it takes beyond that of a TCP connection without TLS: memory that is registered with a
+    /// network card, waiting messages, or what TLS needs.
     pub(crate) fn own_bytes(&self) -> usize {
         match self {
             Port::Tcp(port) => port.own_bytes(),

@@ -106,7 +106,9 @@ pub(super) fn set(
     let Some(mode) = SetMode::from_number(flags) else { return Ok(EINVAL as u64) };
     let Call { memory, environment, budget, .. } = call;
     let entry = (&memory[key], &memory[value]);
-    answer(find(*environment, map)?.set_paying(entry, mode, |waited| wait(budget, waited)).map(|()| 0))
+    answer(
+        find(*environment, map)?.set_paying(entry, mode, |waited| wait(budget, waited)).map(|()| 0),
+    )
 }
 
 /// `bpfof_map_delete`: removes an entry.
@@ -114,7 +116,11 @@ pub(super) fn delete(call: &mut Call<'_>, map: u64, key: u64) -> Result<u64, Fau
     let (key_bytes, _) = begin(call, map)?;
     let key = call.readable(key, key_bytes)?;
     let Call { memory, environment, budget, .. } = call;
-    answer(find(*environment, map)?.delete_paying(&memory[key], |waited| wait(budget, waited)).map(|()| 0))
+    answer(
+        find(*environment, map)?
+            .delete_paying(&memory[key], |waited| wait(budget, waited))
+            .map(|()| 0),
+    )
 }
 
 /// `bpfof_map_add`: adds to a number in a value, and returns the sum.
@@ -128,7 +134,10 @@ pub(super) fn add(
     let (key_bytes, _) = begin(call, map)?;
     let key = call.readable(key, key_bytes)?;
     let Call { memory, environment, budget, .. } = call;
-    answer(find(*environment, map)?.add_paying(&memory[key], (offset, delta), |waited| wait(budget, waited)))
+    answer(
+        find(*environment, map)?
+            .add_paying(&memory[key], (offset, delta), |waited| wait(budget, waited)),
+    )
 }
 
 #[cfg(test)]

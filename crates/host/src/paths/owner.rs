@@ -176,7 +176,9 @@ impl Several for Owner {
         });
         match unloaded {
             // Lost associations have ended with their functions, and new ones do not get this one.
-            Err(Error::NoPath { .. } | Error::Lost(_)) if self.intents.lock().forget(function) => Ok(()),
+            Err(Error::NoPath { .. } | Error::Lost(_)) if self.intents.lock().forget(function) => {
+                Ok(())
+            }
             unloaded => unloaded,
         }
     }

@@ -431,7 +431,14 @@ pub(super) fn bytes() -> Vec<Case> {
     for (entry, about, length, at_page, first, second) in [
         // Where string instructions, with which long copies are made, are slow on some processors.
         ("memmove", "by one byte", longest, false, LINE_BYTES as u64, one_before),
-        ("memmove", "from 16 bytes into a page to its begin", longest, true, 0, SECOND_AT as u64 + 16),
+        (
+            "memmove",
+            "from 16 bytes into a page to its begin",
+            longest,
+            true,
+            0,
+            SECOND_AT as u64 + 16,
+        ),
         // Two stores, which both cross the boundary.
         ("memmove", "across a page boundary", 9, true, across, 512),
         ("memset", "across a page boundary", 9, true, across, 0),
