@@ -5,24 +5,12 @@
 
 use super::closing::close;
 use super::io::Io;
-use super::state::Core;
+use super::state::{Core, Search};
 use crate::limits::{DATA_TIMEOUT_NS, SLOTS_PER_TURN};
 use crate::queue::{Slot, Stage};
 
 /// Longest pause between two passes.
 const PAUSE_MAX_NS: u64 = 1_000_000_000;
-
-/// A pass over the slots of all connections.
-#[derive(Debug)]
-pub(super) struct Search {
-    /// The connection that is searched next.
-    next: u32,
-    /// For each place of a namespace, whether the namespace was removed before the pass, and no command of it has been
-    /// found.
-    unused: Vec<bool>,
-    /// Time that the pass has taken so far.
-    spent_ns: u64,
-}
 
 /// Begins a pass, in place of one that has not ended.
 pub(super) fn begin_search<I: Io>(core: &mut Core<I>) {

@@ -1,7 +1,6 @@
 //! The state of a reactor.
 
 use super::io::Io;
-use super::leaving::Search;
 use super::prices::Prices;
 use super::table::{Entry, Table};
 use super::turnover::{Begun, Turnover};
@@ -77,10 +76,22 @@ pub(super) struct Ticks {
     pub(super) next_slow_ns: u64,
     /// The connection that is checked next, while the check is not complete.
     pub(super) looking: Option<u32>,
-    /// The search for commands of removed namespaces, while it is not complete.
+    /// The search for commands of removed namespaces, while it is under way.
     pub(super) search: Option<Search>,
     /// Consecutive ticks without chains.
     pub(super) quiet: u32,
+}
+
+/// A pass over the slots of all connections, for commands of removed namespaces.
+#[derive(Debug)]
+pub(super) struct Search {
+    /// The connection that is searched next.
+    pub(super) next: u32,
+    /// For each place of a namespace, whether the namespace was removed before the pass, and no command of it has been
+    /// found.
+    pub(super) unused: Vec<bool>,
+    /// Time that the pass has taken so far.
+    pub(super) spent_ns: u64,
 }
 
 /// A connection that is to be closed.
