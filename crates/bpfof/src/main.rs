@@ -189,7 +189,7 @@ fn end_without_output() {
             if error.contains("Broken pipe") {
                 std::process::exit(0);
             }
-            eprintln!("bpfof: cannot write to standard output: {error}");
+            let _ = writeln!(std::io::stderr(), "bpfof: cannot write to standard output: {error}");
             std::process::exit(1);
         }
         report(panic);

@@ -4,7 +4,9 @@ use crate::authentication;
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
 use crate::transport::tcp::Takeover;
 use crate::transport::{Port, QueueName};
-use crate::{Completion, Error, LostReason, Options, Request, SubmitError, TargetUrl};
+use crate::{
+    Completion, Error, LostReason, Options, Request, RequestError, SubmitError, TargetUrl,
+};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
 use bpfof_tls::KEY_RECORDS_MAX;
@@ -491,38 +493,47 @@ impl Queue {
         mut meanwhile: Meanwhile<'_>,
     ) -> Result<(Cqe, Vec<u8>), Error> {
         self.submit(CALL_TAG, &Request::Raw { sqe, data_out, data_in_max_bytes })?;
-        let mut answer = None;
         let longest = if meanwhile.is_some() { MEANWHILE_WAIT } else { CALL_WAIT };
-        while answer.is_none() {
+        loop {
+            // What has come shows that the target is alive, even if this thread has not run for long.
+            if let Some(answer) = self.answer_within(Duration::ZERO)? {
+                return answer.map_err(|error| error.of(name));
+            }
             let at_most = self.beat().map_or(longest, |left| left.min(longest));
-            let mut event = None;
-            let waited = self.wait(at_most, &mut |completion| {
-                // The status of a Keep Alive does not matter: any answer shows that the target is alive.
-                if completion.tag != CALL_TAG {
-                    event = event.or(Event::of(&completion));
-                    return;
-                }
-                answer = Some(completion.result.map(|done| {
-                    let (dw0, dw1, status) = (done.dw0, done.dw1, Status::SUCCESS);
-                    (Cqe { dw0, dw1, status, ..Cqe::default() }, done.data.to_vec())
-                }));
-            });
-            self.event = self.event.or(event);
-            // The target may have answered and closed the connection.
-            if answer.is_none() {
-                waited?;
-                if let Some(meanwhile) = &mut meanwhile {
-                    meanwhile();
-                }
+            if let Some(answer) = self.answer_within(at_most)? {
+                return answer.map_err(|error| error.of(name));
+            }
+            if let Some(meanwhile) = &mut meanwhile {
+                meanwhile();
             }
         }
-        match answer {
-            Some(Ok(answer)) => Ok(answer),
-            Some(Err(error)) => Err(error.of(name)),
-            None => Err(Error::BadAnswer("a command without an end")),
+    }
+
+    /// Waits for the end of a call, or of another request, at most `timeout`.
+    fn answer_within(&mut self, timeout: Duration) -> Result<Option<CallEnd>, Error> {
+        let (mut answer, mut event) = (None, None);
+        let waited = self.wait(timeout, &mut |completion| {
+            // The status of a Keep Alive does not matter: any answer shows that the target is alive.
+            if completion.tag != CALL_TAG {
+                event = event.or(Event::of(&completion));
+                return;
+            }
+            answer = Some(completion.result.map(|done| {
+                let (dw0, dw1, status) = (done.dw0, done.dw1, Status::SUCCESS);
+                (Cqe { dw0, dw1, status, ..Cqe::default() }, done.data.to_vec())
+            }));
+        });
+        self.event = self.event.or(event);
+        // The target may have answered and closed the connection.
+        if answer.is_none() {
+            waited?;
         }
+        Ok(answer)
     }
 }
+
+/// How a call ended.
+type CallEnd = Result<(Cqe, Vec<u8>), RequestError>;
 
 /// A command without data.
 const fn raw(sqe: Sqe) -> Request<'static> {

@@ -6,7 +6,7 @@ mod common;
 #[path = "../../controller/tests/failover/relay.rs"]
 mod relay;
 
-use bpfof_controller::{HostLimits, ListenConfig, Listeners, Server, TargetConfig};
+use bpfof_controller::{AnaState, HostLimits, ListenConfig, Listeners, Server, TargetConfig};
 use bpfof_host::{Controller, Error, FunctionId, Lane, Options, PathState, Status};
 use common::{NQN, call, compile_text, config, load, memory, run, until};
 use relay::Relay;
@@ -37,7 +37,7 @@ int take(struct bpfof_ctx *ctx)
 "#;
 
 struct Two {
-    _server: Server,
+    server: Server,
     relays: [Relay; 2],
     controller: Controller,
 }
@@ -57,7 +57,7 @@ impl Two {
         let relays = addresses.map(Relay::start);
         let url = format!("nvme-tcp://{},{}/{NQN}", relays[0].address, relays[1].address);
         let controller = Controller::connect(&url.parse().expect("an address"), options);
-        let two = Two { _server: server, relays, controller: controller.expect("it connects") };
+        let two = Two { server, relays, controller: controller.expect("it connects") };
         (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
         two
     }
@@ -140,6 +140,27 @@ fn functions_are_unloaded_without_a_path() {
     two.controller.unload_function(gone).expect("it ends with its associations");
     (0..2).for_each(|path| two.open(path));
     let mut lane = two.controller.open_lane().expect("a lane");
+    let error = run(&mut lane, &call(gone, &[1; 8])).expect_err("it is unloaded");
+    assert!(error.status.same_code(Status::UNKNOWN_FUNCTION), "{error}");
+    assert_eq!(take(&mut lane, stays, 1), 0);
+}
+
+/// So is one whose paths are connected, but lead to no namespace.
+#[test]
+fn functions_are_unloaded_by_paths_that_are_not_accessible() {
+    let connect_timeout = Duration::from_millis(500);
+    let options = Options { connect_timeout, ..Options::default() };
+    let mut two = Two::with(HostLimits::default(), options);
+    let object = compile_text(QUEUE);
+    let [gone, stays] = [0; 2].map(|_| load(&mut two.controller, &object, "take"));
+    let mut lane = two.controller.open_lane().expect("a lane");
+    let paths = two.server.paths();
+    let set = |state| paths.set_state(&[], None, state).expect("set");
+    set(AnaState::Inaccessible);
+    (0..2).for_each(|path| two.is_in(path, PathState::Inaccessible));
+    two.controller.unload_function(gone).expect("it is unloaded at the target");
+    set(AnaState::Optimized);
+    (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
     let error = run(&mut lane, &call(gone, &[1; 8])).expect_err("it is unloaded");
     assert!(error.status.same_code(Status::UNKNOWN_FUNCTION), "{error}");
     assert_eq!(take(&mut lane, stays, 1), 0);

@@ -107,7 +107,7 @@ impl Client {
         // A target that refuses the connection says why, and does not receive the request.
         let mut line = String::new();
         let received = self.reader.read_line(&mut line);
-        if line.is_empty() {
+        if !line.ends_with('\n') {
             sent?;
             received?;
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

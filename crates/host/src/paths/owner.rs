@@ -168,18 +168,23 @@ impl Several for Owner {
     fn unload(&self, function: u32) -> Result<(), Error> {
         // A target whose answer was lost may have unloaded it.
         let mut may_be_done = false;
-        let unloaded = self.on_each(|intent, association, done: Option<()>| {
+        let mut act = |intent: &mut Intent, association: &Arc<Association>, done: Option<()>| {
             may_be_done |= done.is_some();
             let unloaded = intent.unload(association, FunctionId(function), !may_be_done);
             may_be_done |= matches!(unloaded, Err(Error::Lost(_)));
             unloaded
-        });
-        match unloaded {
-            // Lost associations have ended with their functions, and new ones do not get this one.
-            Err(Error::NoPath { .. } | Error::Lost(_)) if self.intents.lock().forget(function) => {
-                Ok(())
-            }
-            unloaded => unloaded,
+        };
+        let unloaded = self.on_each(&mut act);
+        let Err(error @ (Error::NoPath { .. } | Error::Lost(_))) = unloaded else {
+            return unloaded;
+        };
+        // Associations by which no namespace is accessible have the function as well. Lost ones have ended with it, and
+        // new ones do not get it.
+        let mut intent = self.intents.lock();
+        match self.on_connected(&mut intent, &mut Tries::default(), &mut act)? {
+            Some(()) => Ok(()),
+            None if intent.forget(function) => Ok(()),
+            None => Err(error),
         }
     }
 
