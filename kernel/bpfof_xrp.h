@@ -9,7 +9,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define BPFOF_XRP_VERSION	1
+#define BPFOF_XRP_VERSION	2
 
 /* Bytes of the arena that each slot takes, with the layout of crates/function/src/abi.rs. */
 #define BPFOF_XRP_SLOT_BYTES	0x28000

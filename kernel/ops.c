@@ -86,7 +86,7 @@ __bpf_kfunc u64 bpfof_xrp_memmove(struct bpfof_xrp_hop *hop, u64 to, u64 from, u
 {
 	u8 *first, *second;
 
-	if (xrp_charge(hop, 10, len, 3))
+	if (xrp_charge(hop, 46, len, 3))
 		return 0;
 	first = xrp_writable(hop, to, len);
 	second = first ? xrp_readable(hop, from, len) : NULL;
@@ -99,7 +99,7 @@ __bpf_kfunc u64 bpfof_xrp_memset(struct bpfof_xrp_hop *hop, u64 to, u64 value, u
 {
 	u8 *memory;
 
-	if (xrp_charge(hop, 10, len, 3))
+	if (xrp_charge(hop, 46, len, 3))
 		return 0;
 	memory = xrp_writable(hop, to, len);
 	if (memory)

@@ -2,6 +2,7 @@
 
 use bpfof_device::xrp::{DriverOffsets, XrpDomain};
 use bpfof_function::Object;
+use bpfof_function::kernel::missing_helpers;
 use bpfof_host::files::{kernel_domain, load_into_kernel};
 use bpfof_terminal::{Outcome, run_tool};
 use clap::{Args, Subcommand};
@@ -109,7 +110,11 @@ fn check(check: &Check) -> Outcome {
             match load_into_kernel(&mut domain, &entry.program) {
                 Ok(number) => {
                     domain.remove_function(number);
-                    println!("{}: the kernel accepts it", entry.name);
+                    print!("{}: the kernel accepts it", entry.name);
+                    match missing_helpers(&entry.program).join(", ") {
+                        missing if missing.is_empty() => println!(),
+                        missing => println!("; chains that call {missing} run in user space"),
+                    }
                 }
                 Err(error) => {
                     refused += 1;

@@ -186,6 +186,7 @@ impl NvmeRing {
         (to, length): (*mut u8, u32),
         token: u64,
     ) {
+        self.borrows = true;
         let NvmeRead { nsid, first_block, blocks } = read;
         let command = Command {
             opcode: READ,

@@ -104,7 +104,7 @@ where
     /// Entries that did not fit the submission queue.
     backlog: std::collections::VecDeque<S>,
     /// Whether any operation has read into memory of its caller.
-    borrows: bool,
+    pub(crate) borrows: bool,
 }
 
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> std::fmt::Debug for Ring<S, C> {

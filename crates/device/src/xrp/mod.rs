@@ -20,7 +20,7 @@ const MODULE: &str = "bpfof_xrp";
 const DEVICE: &str = "/dev/bpfof-xrp";
 
 /// `BPFOF_XRP_VERSION` and the limits of kernel/bpfof_xrp.h.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the arena for each slot.
 pub const SLOT_BYTES: usize = 0x28000;
 /// Maximum functions of a domain.
@@ -295,7 +295,7 @@ impl XrpDomain {
     /// A domain on the block device of a whole namespace, for functions that call these kfuncs.
     ///
     /// # Errors
-    /// The module is not loaded or rejects the drive, or the process may not load eBPF.
+    /// The module is not loaded, is of another release, or rejects the drive; or the process may not load eBPF.
     pub fn new(drive: &Path, kfuncs: &[&str]) -> io::Result<XrpDomain> {
         let device = File::options().read(true).write(true).open(DEVICE)?;
         let types = ModuleTypes::find(kfuncs)?;
@@ -309,7 +309,12 @@ impl XrpDomain {
             block_bytes: 0,
             id: 0,
         };
-        ioctl(&device, IOC_CREATE, &raw mut create)?;
+        ioctl(&device, IOC_CREATE, &raw mut create).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPROTO) => io::Error::other(
+                "the loaded module is of another release: bpfof xrp unload, then bpfof xrp load",
+            ),
+            _ => error,
+        })?;
         let Create { id, block_bytes, .. } = create;
         Ok(XrpDomain { functions: Vec::new(), device, mapping, types, id, block_bytes })
     }

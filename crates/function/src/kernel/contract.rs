@@ -63,3 +63,24 @@ pub(super) const PSEUDO_MAP: u8 = 1;
 /// The opcode of a call, and the source register that makes it a call of a kfunc.
 pub(super) const CALL: u8 = 0x85;
 pub(super) const PSEUDO_KFUNC: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The module charges what the other engines charge.
+    #[test]
+    fn prices_are_those_of_the_module() {
+        let source = include_str!("../../../../kernel/ops.c");
+        for (helper, name) in KFUNCS {
+            let definition = source.split(&format!("__bpf_kfunc u64 {name}(")).nth(1);
+            let charge = definition.and_then(|text| text.split("xrp_charge(hop, ").nth(1));
+            let (fixed, shift) = helper.bulk_price();
+            let expected = format!("{fixed}, len, {shift})");
+            assert!(
+                charge.is_some_and(|charge| charge.starts_with(&expected)),
+                "{name}: {charge:.40?}"
+            );
+        }
+    }
+}

@@ -34,8 +34,12 @@ mod translator;
 
 pub use contract::{Ended, KFUNCS, MAX_SLOTS, TranslateError, context};
 
+use crate::helper::Helper;
+use crate::instruction::Instruction;
 use crate::program::Program;
 use contract::{CALL, CONSTANT, PSEUDO_KFUNC, PSEUDO_MAP};
+use liveness::is_kfunc;
+use std::collections::BTreeSet;
 use translator::Translator;
 
 /// A program for the kernel. It refers to the arena by the number 0 and to kfuncs by their indices in [`KFUNCS`];
@@ -43,6 +47,18 @@ use translator::Translator;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelProgram {
     slots: Vec<[u8; 8]>,
+}
+
+/// The names of the helpers that a program calls and the module lacks. A chain that reaches such a call starts again in
+/// user space.
+pub fn missing_helpers(program: &Program) -> Vec<&'static str> {
+    let calls = program.instructions().iter().filter_map(|instruction| match *instruction {
+        Instruction::CallHelper { helper } => Some(helper),
+        _ => None,
+    });
+    let missing = calls.filter(|helper| *helper != Helper::Workspace && !is_kfunc(*helper));
+    let names: BTreeSet<_> = missing.map(Helper::name).collect();
+    names.into_iter().collect()
 }
 
 impl KernelProgram {

@@ -7,7 +7,7 @@ use bpfof_chain::{FileMap, FileVersion, Function, Limits, Start, Suspended};
 use bpfof_device::xrp::{
     CHAIN_FILES, FILES_MAX, XrpChain, XrpDomain, XrpEnd, XrpExtent, XrpFile, XrpFunction,
 };
-use bpfof_function::kernel::{KFUNCS, KernelProgram, slot};
+use bpfof_function::kernel::{KFUNCS, KernelProgram, missing_helpers, slot};
 use bpfof_function::{Program, abi};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,8 +15,11 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Pause before the kernel is asked again to load a function for which it had no room or no memory.
+/// Pause before the kernel is asked again for what it had no room or no memory, or which it could not finish.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// After this many chains in a row that had to start again in user space, a function rests.
+const RESTARTS_MAX: u32 = 8;
 
 /// How a chain ended in the kernel.
 pub(super) enum End<'a> {
@@ -33,6 +36,23 @@ pub(super) enum End<'a> {
 struct Known {
     function: Weak<Function>,
     load: Load,
+    /// It calls helpers that the module lacks.
+    lacks_helpers: bool,
+    /// Chains in a row that had to start again in user space.
+    restarts: u32,
+    /// Chains do not try the kernel before, because the last ones had to start again.
+    rests_until: Option<Instant>,
+}
+
+impl Known {
+    /// Notes how a chain ended. Chains that call a helper which the module lacks run twice until then.
+    fn ended(&mut self, is_restart: bool) {
+        self.restarts = if is_restart && self.lacks_helpers { self.restarts + 1 } else { 0 };
+        if self.restarts == RESTARTS_MAX {
+            self.restarts = 0;
+            self.rests_until = Some(Instant::now() + PAUSE);
+        }
+    }
 }
 
 /// Result of loading a function.
@@ -72,6 +92,8 @@ pub(super) struct Kernel {
     functions: BTreeMap<u32, Known>,
     /// Files with a map in the kernel: number and version by file id.
     files: BTreeMap<u32, (u32, u64)>,
+    /// Versions of maps that the kernel has refused, and when to ask again, by file id.
+    refused: BTreeMap<u32, (u64, Instant)>,
     /// Free file numbers.
     free: Vec<u32>,
     chain_files: Vec<XrpFile>,
@@ -117,6 +139,7 @@ impl Kernel {
                 domain,
                 functions: BTreeMap::new(),
                 files: BTreeMap::new(),
+                refused: BTreeMap::new(),
                 free: (0..FILES_MAX).rev().collect(),
                 chain_files: Vec::with_capacity(CHAIN_FILES),
                 told: BTreeSet::new(),
@@ -146,12 +169,20 @@ impl Kernel {
         self.chain_files.clear();
         for &FileVersion { id, version } in versions {
             let Some(map) = files.tables().map(nsid, id) else { return false };
+            if self
+                .refused
+                .get(&id)
+                .is_some_and(|(refused, until)| *refused == version && Instant::now() < *until)
+            {
+                return false;
+            }
             match self.file(id, version, map) {
                 Ok(number) => self.chain_files.push(XrpFile::new(number, version)),
                 Err(error) => {
                     if is_news(&mut self.told, &error) {
                         log::warn!("the kernel refuses the map of a file: {error}");
                     }
+                    self.refused.insert(id, (version, Instant::now() + PAUSE));
                     return false;
                 }
             }
@@ -161,7 +192,16 @@ impl Kernel {
 
     /// The number of a function in the kernel, which loads it if necessary.
     fn function(&mut self, function: &Arc<Function>) -> Option<u32> {
-        let before = self.functions.get(&function.id).map(|known| known.load);
+        let known = self.functions.get_mut(&function.id);
+        if let Some(known) = &known
+            && known.rests_until.is_some_and(|until| Instant::now() < until)
+        {
+            return None;
+        }
+        let before = known.map(|known| {
+            known.rests_until = None;
+            known.load
+        });
         if let Some(load) = before.filter(|load| !load.is_due()) {
             return load.number();
         }
@@ -181,7 +221,14 @@ impl Kernel {
             let level = if is_again { log::Level::Debug } else { log::Level::Warn };
             log::log!(level, "function {} does not run in the kernel: {error}", function.name);
         }
-        self.functions.insert(function.id, Known { function: Arc::downgrade(function), load });
+        let known = Known {
+            function: Arc::downgrade(function),
+            load,
+            lacks_helpers: !missing_helpers(function.native.program()).is_empty(),
+            restarts: 0,
+            rests_until: None,
+        };
+        self.functions.insert(function.id, known);
         load.number()
     }
 
@@ -203,7 +250,9 @@ impl Kernel {
         let set = self.domain.set_file(number, version, map.length_bytes(), &extents);
         if set.is_err() {
             // An earlier map must not stay: its blocks may be another file's. The module never refuses to remove one.
-            drop(self.domain.set_file(number, 0, 0, &[]));
+            if known.is_some() {
+                drop(self.domain.set_file(number, 0, 0, &[]));
+            }
             self.files.remove(&id);
             self.free.push(number);
         }
@@ -213,6 +262,7 @@ impl Kernel {
     /// Removes the maps of files that the namespace has removed.
     pub(super) fn let_go(&mut self, files: &Namespace, nsid: u32) {
         let Self { domain, free, .. } = self;
+        self.refused.retain(|id, _| files.tables().map(nsid, *id).is_some());
         self.files.retain(|id, (number, _)| {
             let is_known = files.tables().map(nsid, *id).is_some();
             if !is_known {
@@ -226,8 +276,8 @@ impl Kernel {
 
     /// Runs a chain that was [prepared](Self::prepare), to its end.
     pub(super) fn run(&mut self, function: &Function, start: &Start<'_>) -> End<'_> {
-        let known = self.functions.get(&function.id).and_then(|known| known.load.number());
-        let Some(number) = known else { return End::Restart };
+        let Some(known) = self.functions.get_mut(&function.id) else { return End::Restart };
+        let Some(number) = known.load.number() else { return End::Restart };
         let (program, scratch_bytes) = (function.native.program(), start.scratch_bytes as usize);
         slot::begin_chain(self.domain.slot(), program, start.argument, scratch_bytes);
         let limits = Limits::default();
@@ -240,6 +290,7 @@ impl Kernel {
             units: limits.instructions,
             bytes: limits.bytes,
         });
+        known.ended(matches!(ended, Ok(XrpEnd::Restart)));
         let memory = &*self.domain.slot();
         match ended {
             Ok(XrpEnd::Done { length_bytes, hops }) => {
