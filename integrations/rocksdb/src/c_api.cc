@@ -32,6 +32,9 @@ struct rocksdb_column_family_handle_t {
 
 struct bpfof_rocksdb_opening {
 	std::unique_ptr<bpf_of::Opening> of;
+	/* Of the default family. */
+	const rocksdb::Comparator *comparator;
+	std::shared_ptr<rocksdb::MergeOperator> merge_operator;
 };
 
 namespace {
@@ -199,11 +202,29 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, co
 	 * deletions and blobs. */
 	if (opened_for == bpf_of::Access::kReadOnly && !options->rep.merge_operator)
 		options->rep.merge_operator = std::make_shared<NoMerges>();
+	opening->comparator = options->rep.comparator;
+	opening->merge_operator = options->rep.merge_operator;
 	return opening.release();
+}
+
+/* Whether the database was opened with the options of bpfof_rocksdb_begin(), and nothing is above RocksDB, such as
+ * DBWithTTL, whose values differ from those in tables. */
+static bool is_as_begun(const struct bpfof_rocksdb_opening &opening, rocksdb::DB *db)
+{
+	const rocksdb::Options options = db->GetOptions(db->DefaultColumnFamily());
+
+	return db->GetRootDB() == db && options.comparator == opening.comparator &&
+	       options.merge_operator == opening.merge_operator;
 }
 
 void bpfof_rocksdb_end(struct bpfof_rocksdb_opening *opening, rocksdb_t *db)
 {
+	if (db && !is_as_begun(*opening, db->rep)) {
+		opening->of->leave_to_rocksdb();
+		rocksdb::Warn(db->rep->GetOptions().info_log,
+			"bpfof_rocksdb_end: nothing is pushed down, because the default column family was not opened with "
+			"the options of bpfof_rocksdb_begin(), or not as a plain database");
+	}
 	if (db)
 		db->rep = opening->of->end(db->rep, {nullptr});
 	delete opening;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "merge.h"
 
-#include "read_scope.h"
-
 #include <rocksdb/convenience.h>
 
 #include <algorithm>
@@ -15,6 +13,8 @@ bool FollowedMerge::ShouldMerge(const std::vector<Slice> &operands) const
 {
 	if (ReadScope *scope = ReadScope::current())
 		scope->meet(operands);
+	const Outside outside;
+
 	return merge_->ShouldMerge(operands);
 }
 

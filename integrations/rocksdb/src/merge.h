@@ -3,6 +3,8 @@
 #ifndef BPFOF_ROCKSDB_MERGE_H
 #define BPFOF_ROCKSDB_MERGE_H
 
+#include "read_scope.h"
+
 #include <rocksdb/merge_operator.h>
 #include <rocksdb/version.h>
 
@@ -34,26 +36,36 @@ class FollowedMerge final : public rocksdb::MergeOperator {
 		const std::deque<std::string> &operands, std::string *value,
 		rocksdb::Logger *logger) const override
 	{
+		const Outside outside;
+
 		return merge_->FullMerge(key, existing, operands, value, logger);
 	}
 	bool FullMergeV2(const MergeOperationInput &in, MergeOperationOutput *out) const override
 	{
+		const Outside outside;
+
 		return merge_->FullMergeV2(in, out);
 	}
 #if ROCKSDB_MAJOR >= 9
 	bool FullMergeV3(const MergeOperationInputV3 &in, MergeOperationOutputV3 *out) const override
 	{
+		const Outside outside;
+
 		return merge_->FullMergeV3(in, out);
 	}
 #endif
 	bool PartialMerge(const rocksdb::Slice &key, const rocksdb::Slice &left, const rocksdb::Slice &right,
 		std::string *value, rocksdb::Logger *logger) const override
 	{
+		const Outside outside;
+
 		return merge_->PartialMerge(key, left, right, value, logger);
 	}
 	bool PartialMergeMulti(const rocksdb::Slice &key, const std::deque<rocksdb::Slice> &operands,
 		std::string *value, rocksdb::Logger *logger) const override
 	{
+		const Outside outside;
+
 		return merge_->PartialMergeMulti(key, operands, value, logger);
 	}
 	bool AllowSingleOperand() const override { return merge_->AllowSingleOperand(); }

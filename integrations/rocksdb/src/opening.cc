@@ -134,6 +134,13 @@ void Opening::adapt(rocksdb::DBOptions *options) const
 	options->statistics = watch_versions(options->statistics);
 }
 
+void Opening::leave_to_rocksdb()
+{
+	for (std::shared_ptr<VersionTracker> &followed : followed_)
+		followed.reset();
+	state_->mode = Mode::kPlain;
+}
+
 PushdownDB *Opening::end(rocksdb::DB *opened, const std::vector<ColumnFamilyHandle *> &handles)
 {
 	for (size_t i = 0; i < followed_.size(); i++) {

@@ -24,6 +24,9 @@ class Opening {
 	/* Whether a family is followed; `family` is its place among the families to open. */
 	bool is_followed(size_t family) const { return followed_[family] != nullptr; }
 
+	/* Leaves all reads of the database to RocksDB, because it was not opened as begin() expected. */
+	void leave_to_rocksdb();
+
 	/* The database was opened. `handles` are the tracker's own handles of all followed families, by
 	 * place; null for the default family. */
 	PushdownDB *end(rocksdb::DB *opened, const std::vector<rocksdb::ColumnFamilyHandle *> &handles);

@@ -38,9 +38,24 @@ class ReadScope {
 	~ReadScope() { current_ = outer_; }
 
     private:
+	friend class Outside;
+
 	static inline thread_local ReadScope *current_ = nullptr;
 
 	ReadScope *const outer_;
+};
+
+/* No scope is in effect for this thread while this exists: a program's code that RocksDB calls, such as a merge
+ * operator, may read the database itself. */
+class Outside {
+    public:
+	Outside() : scope_(ReadScope::current_) { ReadScope::current_ = nullptr; }
+	~Outside() { ReadScope::current_ = scope_; }
+	Outside(const Outside &) = delete;
+	Outside &operator=(const Outside &) = delete;
+
+    private:
+	ReadScope *const scope_;
 };
 
 /* Where a search in memory ended. */

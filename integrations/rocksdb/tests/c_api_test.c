@@ -372,6 +372,47 @@ static void put_on_top(const char *path, const char *pushdown)
 	rocksdb_close(db);
 }
 
+/* Values of a database with a time to live are not those of its tables: nothing is pushed down. */
+static void not_on_top_of_others(const char *path, const char *pushdown)
+{
+	char timed[4096 + 8];
+	rocksdb_options_t *options = small_tables();
+	rocksdb_writeoptions_t *write = rocksdb_writeoptions_create();
+	rocksdb_flushoptions_t *flush = rocksdb_flushoptions_create();
+	rocksdb_readoptions_t *how = rocksdb_readoptions_create();
+	char *error = NULL;
+
+	snprintf(timed, sizeof(timed), "%s.timed", path);
+	rocksdb_destroy_db(options, timed, &error);
+	check_ok(error, "rocksdb_destroy_db");
+	struct bpfof_rocksdb_opening *opening =
+		bpfof_rocksdb_begin(options, pushdown, timed, BPFOF_ROCKSDB_PRIMARY, &error);
+
+	check_ok(error, "bpfof_rocksdb_begin");
+	rocksdb_t *db = rocksdb_open_with_ttl(options, timed, 1000000, &error);
+
+	check_ok(error, "rocksdb_open_with_ttl");
+	bpfof_rocksdb_end(opening, db);
+	rocksdb_put(db, write, "key", 3, "value", 5, &error);
+	check_ok(error, "rocksdb_put");
+	for (int is_flushed = 0; is_flushed < 2; is_flushed++) {
+		size_t size = 0;
+		char *value = rocksdb_get(db, how, "key", 3, &size, &error);
+
+		check_ok(error, "rocksdb_get");
+		CHECK(value && size == 5 && memcmp(value, "value", 5) == 0, "%zu bytes, flushed: %d", size, is_flushed);
+		rocksdb_free(value);
+		rocksdb_flush(db, flush, &error);
+		check_ok(error, "rocksdb_flush");
+	}
+	CHECK(chains(db) == 0, "Gets were pushed down");
+	rocksdb_close(db);
+	rocksdb_readoptions_destroy(how);
+	rocksdb_flushoptions_destroy(flush);
+	rocksdb_writeoptions_destroy(write);
+	rocksdb_options_destroy(options);
+}
+
 /*
  * A database of one table. Without a merge operator RocksDB opens it for reading in a special form
  * whose Get() ignores range deletions.
@@ -506,5 +547,6 @@ int main(int argc, char **argv)
 	rocksdb_close(db);
 	rocksdb_options_destroy(options);
 	put_on_top(path, pushdown);
+	not_on_top_of_others(path, pushdown);
 	return 0;
 }

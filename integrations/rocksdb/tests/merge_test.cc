@@ -5,6 +5,7 @@
  * below them.
  */
 #include "database.h"
+#include "read_scope.h"
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/merge_operator.h>
@@ -47,6 +48,8 @@ class Appends : public rocksdb::MergeOperator {
 
 	bool FullMergeV2(const MergeOperationInput &in, MergeOperationOutput *out) const override
 	{
+		/* It may read the database. */
+		CHECK(!bpf_of::ReadScope::current(), "the operator is called within a scope");
 		if (in.key == "broken")
 			return false;
 		/* A single operand is the value. */
@@ -61,6 +64,7 @@ class Appends : public rocksdb::MergeOperator {
 	}
 	bool ShouldMerge(const std::vector<Slice> &operands) const override
 	{
+		CHECK(!bpf_of::ReadScope::current(), "the operator is called within a scope");
 		return enough_ && operands.size() >= enough_;
 	}
 	const char *Name() const override { return "Appends"; }

@@ -52,10 +52,12 @@ rocksdb_t *bpfof_rocksdb_open_as_secondary_column_families(const rocksdb_options
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error);
 
 /*
- * For libraries that open the database themselves, with rocksdb_open() or one of the others: begin()
- * connects to the target and changes `options`, which may then be used for this database only; once it
- * is open, end() puts pushdown on top of `db`. If the database could not be opened, pass NULL as `db`.
- * The default column family is pushed down, and families that are created later.
+ * For libraries that open the database themselves, with rocksdb_open(), rocksdb_open_for_read_only() or
+ * rocksdb_open_as_secondary(): begin() connects to the target and changes `options`, which may then be used for this
+ * database only, and for its default column family; once it is open, end() puts pushdown on top of `db`. If the
+ * database could not be opened, pass NULL as `db`. The default column family is pushed down, and families that are
+ * created later. If the default family was opened with another comparator or merge operator, or the database by
+ * rocksdb_open_with_ttl() and the like, RocksDB serves all reads, and its log says so.
  */
 enum bpfof_rocksdb_access {
 	BPFOF_ROCKSDB_PRIMARY = 0,   /* rocksdb_open() */

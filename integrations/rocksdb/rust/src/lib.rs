@@ -17,8 +17,10 @@
 //! `db.property_int_value("bpfof.gets.target")` and the other properties listed in `bpfof/rocksdb.h` show how reads
 //! were served; docs/rocksdb.md explains them.
 //!
-//! Column families that the program creates are pushed down like the default one. RocksDB serves all reads of databases
-//! that `TransactionDB` and `OptimisticTransactionDB` open.
+//! Column families that the program creates are pushed down like the default one. But RocksDB opens a database for
+//! writing only if all of its families are named, and these functions name the default one: a database that keeps
+//! families of its own can be opened for reading only. `TransactionDB` and `OptimisticTransactionDB` are opened without
+//! this crate, and read by RocksDB.
 
 use rocksdb::{AsRawPtr, DB, Options};
 use std::ffi::{CStr, CString, c_char, c_uint, c_void};
