@@ -32,7 +32,8 @@ struct rocksdb_column_family_handle_t {
 
 struct bpfof_rocksdb_opening {
 	std::unique_ptr<bpf_of::Opening> of;
-	/* Of the default family. */
+	/* What the database is to be opened with; all but the Env is the default family's. */
+	const rocksdb::Env *env;
 	const rocksdb::Comparator *comparator;
 	std::shared_ptr<rocksdb::MergeOperator> merge_operator;
 };
@@ -202,6 +203,7 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(rocksdb_options_t *options, co
 	 * deletions and blobs. */
 	if (opened_for == bpf_of::Access::kReadOnly && !options->rep.merge_operator)
 		options->rep.merge_operator = std::make_shared<NoMerges>();
+	opening->env = options->rep.env;
 	opening->comparator = options->rep.comparator;
 	opening->merge_operator = options->rep.merge_operator;
 	return opening.release();
@@ -213,7 +215,7 @@ static bool is_as_begun(const struct bpfof_rocksdb_opening &opening, rocksdb::DB
 {
 	const rocksdb::Options options = db->GetOptions(db->DefaultColumnFamily());
 
-	return db->GetRootDB() == db && options.comparator == opening.comparator &&
+	return db->GetRootDB() == db && options.env == opening.env && options.comparator == opening.comparator &&
 	       options.merge_operator == opening.merge_operator;
 }
 

@@ -88,7 +88,7 @@ std::shared_ptr<VersionTracker> PushdownDB::State::follow(ColumnFamilyDescriptor
 {
 	std::shared_ptr<FollowedMerge> merge;
 
-	if (!is_plain(family->options))
+	if (is_left || !is_plain(family->options))
 		return nullptr;
 	if (family->options.merge_operator) {
 		merge = std::make_shared<FollowedMerge>(family->options.merge_operator);
@@ -138,6 +138,7 @@ void Opening::leave_to_rocksdb()
 {
 	for (std::shared_ptr<VersionTracker> &followed : followed_)
 		followed.reset();
+	state_->is_left = true;
 	state_->mode = Mode::kPlain;
 }
 

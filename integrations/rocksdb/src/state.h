@@ -49,6 +49,8 @@ struct PushdownDB::State {
 	/* Bytes of scratch of a chain, and of a chain whose family has a merge operator. */
 	size_t scratch_bytes;
 	size_t merge_scratch_bytes;
+	/* No family is followed, whenever it is created. Set before the database is used. */
+	bool is_left = false;
 	const std::string report;
 	const Access access;
 	/* In a secondary instance: how often catching up with the primary has begun or ended. Odd while

@@ -405,12 +405,45 @@ static void not_on_top_of_others(const char *path, const char *pushdown)
 		rocksdb_flush(db, flush, &error);
 		check_ok(error, "rocksdb_flush");
 	}
-	CHECK(chains(db) == 0, "Gets were pushed down");
+	CHECK(property(db, "bpfof.gets.plain") == 2, "Gets were pushed down");
 	rocksdb_close(db);
 	rocksdb_readoptions_destroy(how);
 	rocksdb_flushoptions_destroy(flush);
 	rocksdb_writeoptions_destroy(write);
 	rocksdb_options_destroy(options);
+}
+
+/* Nor is it where a database was opened with other options. */
+static void not_with_other_options(const char *path, const char *pushdown)
+{
+	for (int has_other_merge = 0; has_other_merge < 2; has_other_merge++) {
+		rocksdb_options_t *options = small_tables(), *other = small_tables();
+		rocksdb_readoptions_t *how = rocksdb_readoptions_create();
+		char *error = NULL, key[32];
+		size_t length;
+		struct bpfof_rocksdb_opening *opening =
+			bpfof_rocksdb_begin(options, pushdown, path, BPFOF_ROCKSDB_PRIMARY, &error);
+
+		check_ok(error, "bpfof_rocksdb_begin");
+		rocksdb_options_set_uint64add_merge_operator(options);
+		rocksdb_t *db = rocksdb_open(has_other_merge ? options : other, path, &error);
+
+		check_ok(error, "rocksdb_open");
+		bpfof_rocksdb_end(opening, db);
+		rocksdb_free(rocksdb_get(db, how, key, key_of(key, 7), &length, &error));
+		check_ok(error, "rocksdb_get");
+		CHECK(property(db, "bpfof.gets.plain") == 1, "a Get was pushed down, %d", has_other_merge);
+		rocksdb_column_family_handle_t *family = rocksdb_create_column_family(db, other, "later", &error);
+
+		check_ok(error, "rocksdb_create_column_family");
+		rocksdb_drop_column_family(db, family, &error);
+		check_ok(error, "rocksdb_drop_column_family");
+		rocksdb_column_family_handle_destroy(family);
+		rocksdb_close(db);
+		rocksdb_readoptions_destroy(how);
+		rocksdb_options_destroy(other);
+		rocksdb_options_destroy(options);
+	}
 }
 
 /*
@@ -548,5 +581,6 @@ int main(int argc, char **argv)
 	rocksdb_options_destroy(options);
 	put_on_top(path, pushdown);
 	not_on_top_of_others(path, pushdown);
+	not_with_other_options(path, pushdown);
 	return 0;
 }
