@@ -297,7 +297,7 @@ mod tests {
         let two = [branch, length(64), MEMSET, EXIT, length(160), MEMSET, EXIT];
         let found = summary(&two);
         // The most expensive path through the function, and that helper.
-        let cost = (6 + 3) + Helper::Memset.bulk_cost(160);
+        let cost = (6 + 3) + Helper::Memset.bulk_cost(160) as i64;
         assert_eq!((found.budget, found.steps, found.frames), (Some(cost), Some(4), Some(1)));
         assert_eq!(found.helpers, ["bpfof_memset"]);
         // The branch leads behind the length: there it may be another.

@@ -207,7 +207,7 @@ fn helpers_are_bounded_and_pay() {
     assert_eq!(run(&fill(513), ENOUGH), Err(fault(kind, 3)));
     assert_eq!(run(&fill(-1), ENOUGH), Err(fault(FaultKind::Budget, 3)));
     // A load, two moves, the call, the end; then the helper.
-    let cost = 12 + 1 + 1 + 1 + 1 + (10 + 512 / 8);
+    let cost = 12 + 1 + 1 + 1 + 1 + (46 + 512 / 8);
     assert_eq!(run(&fill(512), cost), Ok(0));
     assert_eq!(run(&fill(512), cost - 1), Err(fault(FaultKind::Budget, 3)));
     let compare = [
