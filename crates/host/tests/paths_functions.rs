@@ -128,14 +128,20 @@ fn no_id_is_given_again() {
     (0..2).for_each(|path| two.is_in(path, PathState::Optimized));
 }
 
-/// A function that is unloaded without a path is not loaded again when the paths come back.
-#[test]
-fn functions_are_unloaded_without_a_path() {
+/// Two paths by which calls do not wait for long, and two functions.
+fn with_two_functions() -> (Two, [FunctionId; 2]) {
     let connect_timeout = Duration::from_millis(500);
     let options = Options { connect_timeout, ..Options::default() };
     let mut two = Two::with(HostLimits::default(), options);
     let object = compile_text(QUEUE);
-    let [gone, stays] = [0; 2].map(|_| load(&mut two.controller, &object, "take"));
+    let functions = [0; 2].map(|_| load(&mut two.controller, &object, "take"));
+    (two, functions)
+}
+
+/// A function that is unloaded without a path is not loaded again when the paths come back.
+#[test]
+fn functions_are_unloaded_without_a_path() {
+    let (mut two, [gone, stays]) = with_two_functions();
     (0..2).for_each(|path| two.cut(path));
     two.controller.unload_function(gone).expect("it ends with its associations");
     (0..2).for_each(|path| two.open(path));
@@ -148,11 +154,7 @@ fn functions_are_unloaded_without_a_path() {
 /// So is one whose paths are connected, but lead to no namespace.
 #[test]
 fn functions_are_unloaded_by_paths_that_are_not_accessible() {
-    let connect_timeout = Duration::from_millis(500);
-    let options = Options { connect_timeout, ..Options::default() };
-    let mut two = Two::with(HostLimits::default(), options);
-    let object = compile_text(QUEUE);
-    let [gone, stays] = [0; 2].map(|_| load(&mut two.controller, &object, "take"));
+    let (mut two, [gone, stays]) = with_two_functions();
     let mut lane = two.controller.open_lane().expect("a lane");
     let paths = two.server.paths();
     let set = |state| paths.set_state(&[], None, state).expect("set");

@@ -64,16 +64,16 @@ pub(crate) fn run(options: &FairOptions) -> Outcome {
         use_font()?;
     }
     machine::pin(machine::processors().0)?;
-    let mut aggressors = match options.aggressors.as_slice() {
-        [] => Aggressor::value_variants().to_vec(),
-        chosen => chosen.to_vec(),
+    let chosen = match options.aggressors.as_slice() {
+        [] => Aggressor::value_variants(),
+        chosen => chosen,
     };
-    let mut known = Vec::new();
-    aggressors.retain(|aggressor| {
-        let is_new = !known.contains(aggressor);
-        known.push(*aggressor);
-        is_new
-    });
+    let mut aggressors = Vec::new();
+    for aggressor in chosen {
+        if !aggressors.contains(aggressor) {
+            aggressors.push(*aggressor);
+        }
+    }
     let turns = aggressors.len() as u64 * u64::from(options.repetitions);
     let bar = progress::steps("measuring", turns + u64::from(options.memory_seconds));
     let cases = aggressors.iter().map(|aggressor| case(*aggressor, options, &bar));

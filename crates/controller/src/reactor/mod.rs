@@ -6,7 +6,8 @@
 //! turn's time is over; at its [end](turn::end) each connection sends its answers with one send, and receives again.
 //!
 //! - [`state`]: the state of a reactor; `table`: its connections.
-//! - [`upkeep`]: adopts connections and checks them periodically; [`closing`]: closes them.
+//! - [`upkeep`]: adopts connections and checks them periodically; [`closing`]: closes them; [`leaving`]: drops removed
+//!   namespaces.
 //! - [`chains`]: continues, ends and suspends chains.
 //! - [`mailbox`]: what other threads hand to a reactor; `turnover`: the time for connections that come and go.
 //! - `prices`: charges work whose price was too low.

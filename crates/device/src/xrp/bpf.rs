@@ -142,7 +142,7 @@ fn despite_signals<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<
 /// Whether a load failed for lack of resources or rights, or because of a signal, not because of the program.
 fn is_of_the_moment(error: &io::Error) -> bool {
     use libc::{EAGAIN, EMFILE, ENFILE, ENOMEM, EPERM};
-    /// The kernel's compiler has no memory (linux/errno.h; programs are not meant to see it).
+    /// The kernel's compiler has no memory, or is switched off (linux/errno.h; programs are not meant to see it).
     const ENOTSUPP: i32 = 524;
     matches!(error.raw_os_error(), Some(EAGAIN | EMFILE | ENFILE | ENOMEM | EPERM | ENOTSUPP))
 }
