@@ -361,7 +361,10 @@ struct bpfof_result {
  * EBADF         a descriptor is not open for reading
  * EINVAL        the call makes no sense, or a descriptor is of no regular file
  * EISDIR        a descriptor is of a directory
- * E2BIG         more than BPFOF_FILES_MAX files or BPFOF_SCRATCH_MAX bytes of scratch
+ * E2BIG         more than BPFOF_FILES_MAX files or BPFOF_SCRATCH_MAX bytes of scratch;
+ *               with BPFOF_NO_FALL_BACK, or for a function that has maps at the
+ *               target, also an argument that the target does not take: one takes
+ *               files and argument of some 8000 bytes, over RDMA some 4000
  * ECANCELED     the function returned a number other than 0
  * EFAULT        the function accessed memory that it may not access
  * ETIME         the function ran too long

@@ -154,6 +154,7 @@ impl Failure {
             Error::OtherDevice(_) => libc::EXDEV,
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,
             Error::ObjectTooLarge { .. } => libc::EFBIG,
+            Error::Submit(SubmitError::TooLong { .. }) => libc::E2BIG,
             Error::FunctionRejected(_) => libc::ENOEXEC,
             Error::NoRoomForFunction(_) => libc::ENOBUFS,
             Error::Grants(error) => return Self::of_grants(error),
@@ -235,6 +236,8 @@ fn errno_of_lack(cause: Option<&ReadError>) -> i32 {
         Some(
             ReadError::Target(Error::Submit(SubmitError::NotConnected)) | ReadError::Request(_),
         ) => libc::ENOTCONN,
+        // It would be the same each time.
+        Some(ReadError::Target(Error::Submit(SubmitError::TooLong { .. }))) => libc::E2BIG,
         _ => libc::EAGAIN,
     }
 }
@@ -300,6 +303,8 @@ mod tests {
         assert_eq!(target(LostReason::NoPath.into()), libc::EAGAIN);
         assert_eq!(target(LostReason::Closed.into()), libc::ECONNRESET);
         assert_eq!(target(SubmitError::NotConnected.into()), libc::ENOTCONN);
+        let too_long = SubmitError::TooLong { bytes: 9000, max_bytes: 8192 };
+        assert_eq!(target(too_long.into()), libc::E2BIG);
         assert_eq!(errno(Some(Box::new(ReadError::Request("no target")))), libc::ENOTCONN);
         let refused = |status| {
             let source = CommandError { status, dw0: 0, dw1: 0 };

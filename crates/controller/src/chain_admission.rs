@@ -105,6 +105,11 @@ impl Admission {
         }
     }
 
+    /// The group that a connection belongs to, as an index of this reactor.
+    pub(crate) fn group(&self, connection: u32) -> u32 {
+        self.share(connection).map_or(0, |share| share.party.group)
+    }
+
     /// Running chains of a connection.
     #[cfg(test)]
     pub(crate) fn running(&self, connection: u32) -> u32 {

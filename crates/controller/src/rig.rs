@@ -69,6 +69,8 @@ pub(crate) struct RigIo {
     fenced: Arc<Mutex<Vec<Vec<Fenced>>>>,
     /// Messages are not delivered.
     pub(crate) holds_messages: bool,
+    /// Operations on files, which do not end by themselves.
+    pub(crate) files: Vec<FileOperation>,
 }
 
 /// The socket of one connection.
@@ -124,7 +126,7 @@ impl Io for RigIo {
     }
 
     fn file(&mut self, _executor: &mut Executor, operation: FileOperation) {
-        unreachable!("there are no files: {operation:?}")
+        self.files.push(operation);
     }
 
     fn shut(&mut self, connection: u32, half: Shut) {
@@ -186,7 +188,25 @@ impl Rig {
             let config = NamespaceConfig::new(source, lba_bytes);
             (NQN.to_owned(), Namespace::open(nsid, &config, NQN).expect("a small mapping"))
         };
-        let namespaces = vec![open(1, 512), open(2, 4096)];
+        Rig::over(vec![open(1, 512), open(2, 4096)], limits, hosts, memory_bytes)
+    }
+
+    /// One over a file.
+    #[cfg(test)]
+    pub(crate) fn over_file(path: &std::path::Path) -> Rig {
+        let source = NamespaceSource::File { path: path.to_owned(), size_bytes: None };
+        let config = NamespaceConfig::new(source, 512);
+        let namespace = Namespace::open(1, &config, NQN).expect("a file");
+        let namespaces = vec![(NQN.to_owned(), namespace)];
+        Rig::over(namespaces, Limits::default(), HostLimits::default(), 1 << 30)
+    }
+
+    fn over(
+        namespaces: Vec<(String, Namespace)>,
+        limits: Limits,
+        hosts: HostLimits,
+        memory_bytes: usize,
+    ) -> Rig {
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let listeners = vec![Arc::new(Listener::new(1, at, &at.into()))];
         let hosts = Hosts::new(hosts, memory_bytes);

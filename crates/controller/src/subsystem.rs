@@ -417,10 +417,13 @@ impl Subsystem {
     }
 
     /// A host has proved its identity on its admin queue: its association is charged to it from now on and gets the
-    /// kept functions.
+    /// kept functions. An association that was removed meanwhile, to make room for another, stays a stranger's until its
+    /// connections close: its host has not come back.
     pub(crate) fn recognize(&self, controller: &Controller, now_ns: u64) -> Result<(), MemoryFull> {
         let mut controllers = self.controllers();
-        if controller.is_stranger() {
+        let known = controllers.by_id.get(&controller.id);
+        let is_there = known.is_some_and(|known| known.serial == controller.serial);
+        if is_there && controller.is_stranger() {
             controller.recognize()?;
             controllers.give_kept(controller, now_ns);
             controllers.cut_off.has_come_back(&controller.name());

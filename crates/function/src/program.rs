@@ -293,18 +293,26 @@ impl Program {
     }
 
     fn check_effort(&self) -> Result<(), ProgramError> {
+        let calls_entry = |i: &Instruction| matches!(i, Instruction::CallLocal { target: 0 });
+        // An entry that is also called is compiled in both forms.
+        let entry = match self.instructions.iter().any(calls_entry) {
+            true => self.functions[0].len(),
+            false => 0,
+        };
+        let slots = self.instructions.len() + entry;
         let (mut calls, mut jumps_back) = (0, 0);
         for (pc, instruction) in self.instructions.iter().enumerate() {
+            let times = if pc < entry { 2 } else { 1 };
             let is_back = |target: u32| target as usize <= pc;
-            jumps_back += usize::from(instruction.jump_target().is_some_and(is_back));
+            jumps_back += times * usize::from(instruction.jump_target().is_some_and(is_back));
             if jumps_back > MAX_JUMPS_BACK {
                 return Err(ProgramError { pc: pc as u32, problem: Problem::TooManyLoops });
             }
-            calls += usize::from(instruction.is_call());
+            calls += times * usize::from(instruction.is_call());
             if calls > MAX_CALLS {
                 return Err(ProgramError { pc: pc as u32, problem: Problem::TooManyCalls });
             }
-            if self.instructions.len() + CALL_EFFORT * calls > MAX_EFFORT {
+            if slots + CALL_EFFORT * calls > MAX_EFFORT {
                 return Err(ProgramError { pc: pc as u32, problem: Problem::TooMuch });
             }
             let Instruction::CallLocal { target } = *instruction else { continue };
@@ -717,6 +725,21 @@ mod tests {
         let other = MAX_EFFORT - CALL_EFFORT * MAX_CALLS;
         assert!(Program::parse(program(other, MAX_CALLS).as_flattened()).is_ok());
         assert_eq!(problem(&program(other + 1, MAX_CALLS)), Problem::TooMuch);
+    }
+
+    /// It is compiled as the entry and as a function that is called.
+    #[test]
+    fn an_entry_that_is_called_counts_twice() {
+        let program = |slots: usize| {
+            let mut code = vec![[0xb7, 0, 0, 0, 0, 0, 0, 0]; slots - 2];
+            let [o0, o1, o2, o3] = (1 - slots as i32).to_le_bytes();
+            code.extend([[0x85, 0x10, 0, 0, o0, o1, o2, o3], EXIT]);
+            code
+        };
+        // Its call counts twice as well.
+        let most = MAX_EFFORT / 2 - CALL_EFFORT;
+        assert!(Program::parse(program(most).as_flattened()).is_ok());
+        assert_eq!(problem(&program(most + 1)), Problem::TooMuch);
     }
 
     #[test]

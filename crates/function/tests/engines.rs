@@ -429,6 +429,33 @@ fn loops_are_nested_up_to_a_limit() {
     }
 }
 
+/// A ladder that is entered at its last rung, so that no rung is passed by all paths to the others: none begins a loop.
+/// Atomic operations follow, up to this number of slots.
+fn ladder_from_its_end(rungs: usize, slots: usize) -> Program {
+    // if r1 == 0 goto the last rung
+    let enter = slot(0x15, 1, 0, rungs as i16, 0);
+    // if r1 == 1 goto the one before
+    let rung = slot(0x15, 1, 0, -2, 1);
+    let mut code = [vec![enter, mov(0, 0)], vec![rung; rungs]].concat();
+    // Each access is to an address that the one before it has loaded.
+    let atomics = [slot(0xdb, 1, 2, 0, 1), slot(0xdb, 2, 1, 0, 1)].into_iter().cycle();
+    code.extend(atomics.take(slots - code.len() - 1).chain([EXIT]));
+    Program::parse(code.as_flattened()).expect("a valid program")
+}
+
+/// Each takes the register allocator another pass over the whole program.
+#[test]
+fn long_programs_enter_few_loops_in_the_middle() {
+    for (rungs, slots) in [(250, 300), (8, 4096)] {
+        assert!(NativeFunction::compile(&ladder_from_its_end(rungs, slots)).is_ok());
+    }
+    for (rungs, slots) in [(250, 2048), (30, 4096), (250, 4096)] {
+        let compiled = NativeFunction::compile(&ladder_from_its_end(rungs, slots));
+        let refusal = compiled.expect_err("refused").to_string();
+        assert!(refusal.contains("it jumps back into the middle of loops"), "{refusal}");
+    }
+}
+
 /// Two loops side by side in a third, and unreachable code that jumps into both. A loop analysis that includes such
 /// code may never end.
 #[test]

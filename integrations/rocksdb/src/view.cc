@@ -72,6 +72,11 @@ class Planner {
 		const bool is_end = end_.table == &range.table->file();
 
 		has_begun_ = has_begun_ || is_end;
+		/* RocksDB does not always compare ranges before it reads a table. The list may be newer than
+		 * the version that RocksDB has searched (RocksDB 11): where RocksDB stopped at a table that
+		 * cannot have the key, operands that it met before may have moved to tables behind it. */
+		if (is_end && !end_.operands.empty() && !may_have(range, wanted_))
+			return give_up(ReadPath::kDeclined);
 		if (!has_begun_ || is_deleted_ || !may_have(range, wanted_))
 			return true;
 		if (!range.table->refusal().empty())

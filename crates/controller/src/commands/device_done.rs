@@ -57,12 +57,7 @@ pub(crate) fn file_done(
     mut buffer: Option<IoBuffer>,
 ) {
     let command = cx.command(slot);
-    let state = &*cx.connection.queue.state_mut(slot);
-    if state.is_slow()
-        && let Some(namespace) = state.namespace()
-    {
-        cx.executor.slow_ended(namespace);
-    }
+    slow_ended(cx, slot);
     if let State::ZeroesThenSync { namespace } = *cx.connection.queue.state_mut(slot)
         && result == 0
     {
@@ -83,10 +78,7 @@ pub(crate) fn file_done(
     if let Some(failed) = failure {
         reply = note_failed(cx, (taken.cid, &taken.state), &failed).into();
     } else if nvm_optional::has_ranges(&taken.state) {
-        reply = Status::ABORTED_SQ_DELETION.into();
-        let what = "Write Zeroes or deallocation in parts stops here: the host no longer waits for \
-                    it";
-        cx.connection.note(Level::Info, cx.executor.now_ns, format_args!("{what}"));
+        reply = given_up(cx);
     } else if let State::Read { .. } = taken.state {
         payload = buffer.take().map_or(Payload::None, Payload::Buffer);
     } else if let State::Compare { expected, .. } = &mut taken.state
@@ -110,6 +102,32 @@ pub(crate) fn file_done(
         cx.executor.buffers.recycle(buffer);
     }
     cx.respond(&taken, reply, payload);
+}
+
+/// Ends a command that writes zeroes to files or drives before its next operation has begun, because the host no longer
+/// waits for it.
+pub(crate) fn give_up_zeroes(cx: &mut Context<'_>, slot: u16) {
+    slow_ended(cx, slot);
+    let taken = cx.connection.queue.vacate(slot);
+    let reply = given_up(cx);
+    cx.respond(&taken, reply, Payload::None);
+}
+
+/// Lets the next flush, or zeroes, of a namespace begin if a command's operation was such a one.
+fn slow_ended(cx: &mut Context<'_>, slot: u16) {
+    let state = &*cx.connection.queue.state_mut(slot);
+    if state.is_slow()
+        && let Some(namespace) = state.namespace()
+    {
+        cx.executor.slow_ended(namespace);
+    }
+}
+
+/// The reply to a command of which not all zeroes were written.
+fn given_up(cx: &mut Context<'_>) -> Reply {
+    let what = "Write Zeroes or deallocation stops here: the host no longer waits for it";
+    cx.connection.note(Level::Info, cx.executor.now_ns, format_args!("{what}"));
+    Status::ABORTED_SQ_DELETION.into()
 }
 
 /// The loss of writes that a command which makes writes durable must report to its host, if there is one.

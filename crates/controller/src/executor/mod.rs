@@ -274,7 +274,8 @@ impl Executor {
         let is_slow = is_zero || matches!(operation, FileOperation::Sync { .. });
         let operation = match backend {
             Backend::Volume(volume) if is_slow => {
-                self.slow[operation.namespace()].begin(operation, volume.pieces() as usize)
+                let group = self.admission.group(connection);
+                self.slow[operation.namespace()].begin(operation, group, volume.pieces() as usize)
             }
             _ => Some(operation),
         };

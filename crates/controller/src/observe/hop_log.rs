@@ -51,6 +51,13 @@ impl HopLog {
     pub(crate) const BYTES: usize =
         size_of::<HopLog>() + MAX_HOPS * size_of::<Hop>() + MAX_READS * size_of::<FileRead>();
 
+    /// Bytes of memory that it takes now.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<HopLog>()
+            + self.hops.capacity() * size_of::<Hop>()
+            + self.reads.capacity() * size_of::<FileRead>()
+    }
+
     /// A chain begins.
     pub(super) fn begin(&mut self, traces: u8) {
         let HopLog { hops, reads, .. } = std::mem::take(self);

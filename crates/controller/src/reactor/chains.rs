@@ -182,7 +182,7 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     executor.admission.ended(index, 1);
     let before_ns = owner.since_ns.saturating_sub(connection.queue.slot(slot).begun_ns);
     let log = executor.observer.chain_rests(chain, (owner.is_logged, before_ns));
-    match connection.memory.charge(suspended.bytes()) {
+    match connection.memory.charge(suspended.bytes() + log.bytes()) {
         Ok(memory) => {
             let since_ns = executor.now_ns;
             let resting = Resting { slot, entry, chain: suspended, since_ns, log, _memory: memory };

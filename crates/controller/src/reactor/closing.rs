@@ -19,6 +19,7 @@ use std::sync::Arc;
 pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) {
     if let Some(entry) = core.table.get_mut(index) {
         entry.cuts_chains = true;
+        entry.connection.is_abandoned = true;
         queue(core, index, reason, true);
     }
 }

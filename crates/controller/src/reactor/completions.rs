@@ -138,6 +138,14 @@ pub(crate) fn file_done<I: Io>(
     core.mark_dirty(index);
 }
 
+/// Zeroes of a command are not written, because the host no longer waits for them.
+pub(crate) fn give_up_zeroes<I: Io>(core: &mut Core<I>, command: CommandId) {
+    if let Some(mut cx) = core.context(command.connection) {
+        device_done::give_up_zeroes(&mut cx, command.slot);
+        core.mark_dirty(command.connection);
+    }
+}
+
 /// A chain's read from a file has completed; its data is in place if `result` is `length`.
 pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length: u32, result: i32) {
     let owner = core.executor.arenas.owner(chain);

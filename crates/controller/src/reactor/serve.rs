@@ -114,7 +114,7 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
         Operation::Zero { namespace, command, offset, length } => {
             let Some(entry) = core.table.get_mut(index) else { return };
             let now_ns = core.executor.now_ns;
-            let is_wanted = !entry.cuts_chains && entry.connection.wants_more(now_ns);
+            let is_wanted = entry.connection.wants_more(now_ns);
             let zeroes = ((offset, length), is_wanted);
             let mut cx =
                 Context { connection: &mut entry.connection, executor: &mut core.executor };

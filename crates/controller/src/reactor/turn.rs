@@ -2,9 +2,11 @@
 
 use super::chains::granted;
 use super::closing::{close_ended, flush, remove_if_done, resume};
+use super::completions::give_up_zeroes;
 use super::io::Io;
 use super::state::{Core, Turn};
 use super::upkeep::tick;
+use crate::operation::{CommandId, FileOperation};
 use crate::transport::Port;
 
 /// Begins a turn.
@@ -81,9 +83,25 @@ fn note_answers<I: Io>(core: &mut Core<I>, index: u32) {
 
 fn submit_file_operations<I: Io>(core: &mut Core<I>) {
     let mut operations = std::mem::take(&mut core.executor.outbox.file_operations);
-    for operation in operations.drain(..) {
-        core.io.file(&mut core.executor, operation);
+    while !operations.is_empty() {
+        for operation in operations.drain(..) {
+            match operation {
+                FileOperation::Zero { command, .. } if !zeroes_are_wanted(core, command) => {
+                    give_up_zeroes(core, command);
+                }
+                operation => core.io.file(&mut core.executor, operation),
+            }
+        }
+        // Those that have waited for zeroes which were given up.
+        std::mem::swap(&mut operations, &mut core.executor.outbox.file_operations);
     }
     core.executor.outbox.file_operations = operations;
     core.executor.outbox.more_operations = 0;
+}
+
+/// Whether zeroes may still be written: they may have waited for other operations of their namespace until the host has
+/// sent the command again elsewhere, and has written new data to the blocks.
+fn zeroes_are_wanted<I: Io>(core: &Core<I>, command: CommandId) -> bool {
+    let connection = core.connection(command.connection);
+    connection.is_some_and(|connection| connection.wants_more(core.executor.now_ns))
 }

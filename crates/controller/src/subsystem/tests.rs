@@ -113,6 +113,10 @@ fn a_host_that_was_cut_off_hears_what_was_lost() {
     lost.note();
     let liar = connect(true);
     end(&liar);
+    // Removed for a newcomer just before it has authenticated.
+    let removed = connect(true);
+    end(&removed);
+    full.subsystem.recognize(&removed, 0).expect("memory");
     let stranger = connect(true);
     full.subsystem.recognize(&stranger, 0).expect("memory");
     assert!(stranger.told.must_hear(&lost) && !stranger.told.must_hear(&lost));

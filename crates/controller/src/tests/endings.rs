@@ -2,7 +2,8 @@
 
 use super::peer::{Peer, Said, pushdown};
 use super::simulation::chains;
-use crate::operation::CommandId;
+use crate::limits::SLOW_THREADS;
+use crate::operation::{CommandId, FileOperation};
 use crate::queue::State;
 use crate::reactor::completions;
 use crate::rig::{Rig, connect_command, enable_command};
@@ -10,6 +11,7 @@ use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, Shutdown, offset};
 use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
 use bpfof_nvme::{DataPointer, Rw, Sgl, Sqe, Status, opcode};
+use std::sync::atomic::Ordering;
 
 fn disable_command() -> Sqe {
     configure_command(ControllerConfig { enable: false, ..ControllerConfig::ENABLED })
@@ -117,6 +119,53 @@ fn a_chain_cut_short_is_not_a_failed_device() {
     rig.work();
     let [Said::Response(answer)] = io.hear(&mut rig)[..] else { panic!("one answer") };
     assert_eq!(answer.status, Status::ABORTED_SQ_DELETION);
+}
+
+/// Zeroes that wait for other zeroes of their namespace do not begin once their host may have sent them by another path,
+/// and written new data. What waits for them begins.
+#[test]
+fn zeroes_that_wait_end_with_their_connection() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    file.as_file().set_len(1 << 20).expect("room");
+    for expires in [false, true] {
+        let mut rig = Rig::over_file(file.path());
+        let admin = Peer::connect(&mut rig, 0, 31);
+        let mut queues = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 31));
+        let zeroes = Sqe::new(opcode::nvm::WRITE_ZEROES, 1);
+        for _ in 0..SLOW_THREADS + 2 {
+            queues[0].send(&mut rig, zeroes, &[]);
+        }
+        queues[1].send(&mut rig, zeroes, &[]);
+        rig.work();
+        let begun = std::mem::take(&mut rig.core.io.files);
+        assert_eq!(begun.len(), SLOW_THREADS);
+        if expires {
+            let controller = rig.connection(admin.line).controller().expect("connected");
+            controller.kato_ms.store(5_000, Ordering::Relaxed);
+            rig.core.io.now_ns += 20_000_000_000;
+        } else {
+            rig.close(queues[0].line);
+        }
+        for operation in begun {
+            let FileOperation::Zero { command, .. } = operation else { panic!("{operation:?}") };
+            completions::file_done(&mut rig.core, command, 0, None);
+            rig.work();
+        }
+        let begun = std::mem::take(&mut rig.core.io.files);
+        assert_eq!(begun.len(), usize::from(!expires), "{begun:?}");
+        for operation in begun {
+            let FileOperation::Zero { command, .. } = operation else { panic!("{operation:?}") };
+            assert_eq!(command.connection, rig.index(queues[1].line));
+            completions::file_done(&mut rig.core, command, 0, None);
+            rig.work();
+        }
+        let given_up = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status == Status::ABORTED_SQ_DELETION);
+        let counts = queues
+            .each_mut()
+            .map(|queue| queue.hear(&mut rig).iter().filter(|said| given_up(said)).count());
+        assert_eq!(counts, [2, usize::from(expires)]);
+        rig.finish();
+    }
 }
 
 /// A host that has closed a connection may have sent its commands by another path: those that have not begun must not

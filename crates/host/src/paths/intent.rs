@@ -14,7 +14,6 @@ use crate::{Controller, Error, FileMapObject, FunctionId, LostReason, MapChange,
 use bpfof_nvme::Installation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -28,35 +27,33 @@ const HELD_SKIPS: u32 = 16;
 /// How many maps of files are initially set that way.
 const HELD_FILES: usize = 16;
 
-/// The intent, locked while something is done on all associations, or while a new association is brought up to date.
+/// The intent, locked while something is done on all associations, or while a new association is brought up to date. Who
+/// wants it stands in line: a holder may need as long as its target takes to refuse a command, and paths that fail again
+/// and again must not keep out the program, nor the program the paths.
 #[derive(Debug, Default)]
 pub(super) struct Intents {
     intent: Mutex<Intent>,
-    /// Number of keepers that bring up a path and wait for the intent.
-    waiting: AtomicU32,
-    /// Number of keepers of files that wait for it.
-    polling: AtomicU32,
+    line: Mutex<Line>,
+}
+
+/// Numbers of those who wait, in the order of their arrival.
+#[derive(Debug, Default)]
+struct Line {
+    last: u64,
+    waiting: BTreeSet<u64>,
 }
 
 impl Intents {
     pub(super) fn lock(&self) -> MutexGuard<'_, Intent> {
-        // Keepers only poll the lock, so a busy program would always lock it first.
-        while [&self.waiting, &self.polling].iter().any(|count| count.load(Ordering::Relaxed) > 0) {
-            std::thread::sleep(LOCK_PAUSE);
-        }
-        self.intent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock_while(&mut || ())
     }
 
     /// The same; `meanwhile` is called every few ms until it is locked.
     pub(super) fn lock_while(&self, meanwhile: &mut dyn FnMut()) -> MutexGuard<'_, Intent> {
-        let _polling = Waiting::new(&self.polling);
+        let place = Place::last_in(self);
         loop {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                match self.intent.try_lock() {
-                    Ok(intent) => return intent,
-                    Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                    Err(TryLockError::WouldBlock) => {}
-                }
+            if let Some(intent) = place.try_lock() {
+                return intent;
             }
             meanwhile();
             std::thread::sleep(LOCK_PAUSE);
@@ -69,32 +66,52 @@ impl Intents {
         &self,
         association: &Association,
     ) -> Result<MutexGuard<'_, Intent>, Error> {
-        let _waiting = Waiting::new(&self.waiting);
+        let place = Place::last_in(self);
         loop {
-            match self.intent.try_lock() {
-                Ok(intent) => return Ok(intent),
-                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+            if let Some(intent) = place.try_lock() {
+                return Ok(intent);
             }
             association.admin.beat()?;
             std::thread::sleep(LOCK_PAUSE);
         }
     }
-}
 
-/// Counts as a waiting keeper while it exists.
-struct Waiting<'a>(&'a AtomicU32);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicU32) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Waiting<'_> {
+/// A place in the line, which is left when this is dropped.
+struct Place<'a> {
+    intents: &'a Intents,
+    number: u64,
+}
+
+impl<'a> Place<'a> {
+    fn last_in(intents: &'a Intents) -> Self {
+        let mut line = intents.line();
+        line.last += 1;
+        let number = line.last;
+        line.waiting.insert(number);
+        Self { intents, number }
+    }
+
+    /// Locks the intent if it is free and nobody has waited for longer.
+    fn try_lock(&self) -> Option<MutexGuard<'a, Intent>> {
+        if self.intents.line().waiting.first() != Some(&self.number) {
+            return None;
+        }
+        match self.intents.intent.try_lock() {
+            Ok(intent) => Some(intent),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.intents.line().waiting.remove(&self.number);
     }
 }
 
@@ -121,7 +138,7 @@ type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Debug)]
 struct Loaded {
-    object: Vec<u8>,
+    object: Arc<[u8]>,
     entry: u32,
 }
 
@@ -138,6 +155,8 @@ struct FileMap {
 pub(super) enum Step {
     /// Skip ids until the next function gets this one.
     Skip(u32),
+    /// Load this function, which must get this id.
+    Load { id: u32, object: Arc<[u8]>, entry: u32 },
     /// Set or remove these maps of files.
     Files(Vec<Arc<FileMapObject>>),
 }
@@ -168,11 +187,34 @@ impl Progress {
     ) -> Result<(), Error> {
         match step {
             Step::Skip(next) => self.skip_to(one, next, is_wanted),
+            Step::Load { id, object, entry } => self.load(one, id, (&object, entry)),
             Step::Files(maps) => maps.iter().try_for_each(|map| match is_wanted() {
                 true => one.set_file_map(map),
                 false => Err(LostReason::HungUp.into()),
             }),
         }
+    }
+
+    /// Whether functions are loaded without the intent locked. Those that the program loads meanwhile are not;
+    /// otherwise a program that keeps loading functions would always stay ahead.
+    fn loads_unlocked(&self) -> bool {
+        self.held_skips == HELD_SKIPS
+    }
+
+    /// Loads a function, which must get this id.
+    fn load(
+        &mut self,
+        one: &mut Controller,
+        id: u32,
+        (object, entry): (&[u8], u32),
+    ) -> Result<(), Error> {
+        let found = one.load_function(object, entry)?;
+        if found.0 != id {
+            return Err(other_number(id, found.0));
+        }
+        self.last_id = id;
+        self.loaded.push(id);
+        Ok(())
     }
 
     /// Skips ids so that the next function gets the id `next`, unless the path is no longer wanted.
@@ -220,12 +262,11 @@ impl Intent {
                 }
                 progress.skip_to(one, *id, &|| true)?;
             }
-            let found = one.load_function(&function.object, function.entry)?;
-            if found.0 != *id {
-                return Err(other_number(*id, found.0));
+            let Loaded { object, entry } = function;
+            if progress.loads_unlocked() {
+                return Ok(Some(Step::Load { id: *id, object: Arc::clone(object), entry: *entry }));
             }
-            progress.last_id = *id;
-            progress.loaded.push(*id);
+            progress.load(one, *id, (object, *entry))?;
         }
         if progress.last_id < self.last_id {
             if !is_near {
@@ -417,7 +458,7 @@ impl Intent {
             return Err(other_number(least, id.0));
         }
         self.last_id = self.last_id.max(id.0);
-        self.functions.insert(id.0, Loaded { object: object.to_vec(), entry });
+        self.functions.insert(id.0, Loaded { object: object.into(), entry });
         Ok(id)
     }
 
@@ -605,7 +646,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Whoever waits for the intent does its other work meanwhile, also while a keeper brings up a path.
+    /// Whoever waits for the intent does its other work meanwhile, also while others have waited for longer.
     #[test]
     fn other_work_goes_on_while_the_intent_is_locked() {
         let intents = Intents::default();
@@ -615,16 +656,32 @@ mod tests {
             let intents = &intents;
             scope.spawn(move || {
                 let held = intents.lock();
+                let before = Place::last_in(intents);
                 locked.send(()).expect("it waits for this");
                 (0..3).for_each(|_| has_worked.recv().expect("work goes on"));
-                let waiting = Waiting::new(&intents.waiting);
                 drop(held);
                 (0..3).for_each(|_| has_worked.recv().expect("work goes on"));
-                drop(waiting);
+                drop(before);
             });
             is_locked.recv().expect("a locked intent");
             // The other thread may have ended by the last call.
             drop(intents.lock_while(&mut || worked.send(()).unwrap_or(())));
         });
+    }
+
+    /// Those who come again and again, as paths that fail do, keep nobody out.
+    #[test]
+    fn the_intent_goes_to_who_has_waited_longest() {
+        let intents = Intents::default();
+        let held = intents.lock();
+        let mut places = [(); 3].map(|()| Place::last_in(&intents));
+        assert!(places[0].try_lock().is_none());
+        drop(held);
+        assert!(places[2].try_lock().is_none());
+        let held = places[0].try_lock().expect("the first");
+        places[0] = Place::last_in(&intents);
+        drop(held);
+        assert!(places[0].try_lock().is_none() && places[2].try_lock().is_none());
+        drop(places[1].try_lock().expect("the second"));
     }
 }

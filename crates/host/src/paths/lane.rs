@@ -270,7 +270,11 @@ impl OnPaths {
                 on_completion(Completion { tag, result: instead.map_or(result, Err) });
             }
         });
-        self.ledger.send_again(Instant::now());
+        let within = (Instant::now(), self.paths.options().command_timeout);
+        self.ledger.send_again(within, &mut |tag, error| {
+            ended += 1;
+            on_completion(Completion { tag, result: Err(error) });
+        });
         ended
     }
 

@@ -35,6 +35,8 @@ struct Slot {
     waits: Option<(Instant, RequestError)>,
     /// When a path first refused it since its submission or its last loss.
     refused: Option<Instant>,
+    /// When the lane first left a queue on which it was in flight.
+    left: Option<Instant>,
 }
 
 /// The requests of a lane: see the module.
@@ -65,14 +67,15 @@ impl Ledger {
         let number = self.free.pop().unwrap_or_else(|| {
             let kept = Kept::default();
             let place = Place::Free;
-            self.slots.push(Slot { tag, place, kept, losses: 0, waits: None, refused: None });
+            let (waits, refused, left) = (None, None, None);
+            self.slots.push(Slot { tag, place, kept, losses: 0, waits, refused, left });
             self.slots.len() as u32 - 1
         });
         if let Some(slot) = self.slots.get_mut(number as usize) {
             slot.tag = tag;
             slot.place = Place::Sent;
             slot.losses = 0;
-            (slot.waits, slot.refused) = (None, None);
+            (slot.waits, slot.refused, slot.left) = (None, None, None);
             slot.kept.keep(request);
         }
         number
@@ -189,14 +192,26 @@ impl Ledger {
     }
 
     /// Queues the requests whose queue the lane itself has closed, to be sent again at once: only if they
-    /// [may](Self::may_leave).
-    pub(super) fn send_again(&mut self, now: Instant) {
+    /// [may](Self::may_leave). Those that were first moved longer ago than `patience` end, and each end is reported to
+    /// `on_end`: paths may become inaccessible in turn for ever.
+    pub(super) fn send_again(
+        &mut self,
+        (now, patience): (Instant, Duration),
+        on_end: &mut dyn FnMut(u64, RequestError),
+    ) {
         for number in std::mem::take(&mut self.lost) {
             let Some(slot) = self.slots.get_mut(number as usize) else { continue };
             let Place::Lost(reason) = slot.place else { continue };
-            slot.place = Place::Waits(None);
-            (slot.waits, slot.refused) = (Some((now, RequestError::Lost(reason))), None);
-            self.waiting.push_back(number);
+            let left = *slot.left.get_or_insert(now);
+            if now.saturating_duration_since(left) < patience {
+                slot.place = Place::Waits(None);
+                (slot.waits, slot.refused) = (Some((now, RequestError::Lost(reason))), None);
+                self.waiting.push_back(number);
+            } else {
+                let tag = slot.tag;
+                self.give_back(number);
+                on_end(tag, RequestError::Lost(LostReason::NoPath));
+            }
         }
     }
 
@@ -447,12 +462,31 @@ mod tests {
         assert_eq!(ends, [(1, LOST)]);
     }
 
+    /// Paths may become inaccessible in turn for ever, each before it has answered.
+    #[test]
+    fn a_request_that_is_moved_for_too_long_ends() {
+        let now = Instant::now();
+        let mut ledger = Ledger::default();
+        let number = ledger.take(1, &READ);
+        let mut ends = Vec::new();
+        for seconds in [1, 16, 32] {
+            assert_eq!((ledger.ended(number, Some(&LOST), PATIENCE), &ends[..]), (None, &[][..]));
+            let at = now + Duration::from_secs(seconds);
+            ledger.send_again((at, PATIENCE), &mut |tag, error| ends.push((tag, error)));
+            if let Some(number) = ledger.next(at) {
+                assert!(ledger.send(number).is_some());
+            }
+        }
+        assert_eq!(ends, [(1, RequestError::Lost(LostReason::NoPath))]);
+        assert_eq!((ledger.in_flight(), ledger.is_waiting()), (0, false));
+    }
+
     proptest! {
         /// For any behaviour of queues: each request ends exactly once, none is on two queues, and
         /// a lost write is not sent again while its first target may still carry it out.
         #[test]
         fn each_request_ends_exactly_once(
-            events in proptest::collection::vec((0_u8..7, any::<u8>()), 1..200),
+            events in proptest::collection::vec((0_u8..8, any::<u8>()), 1..200),
         ) {
             let mut now = Instant::now();
             let mut ledger = Ledger::default();
@@ -487,6 +521,13 @@ mod tests {
                         }
                         let over = (detail & 1 == 0).then_some(now + Duration::from_secs(2));
                         ledger.settle_lost(over, (now, PATIENCE), &mut |tag, _| ends.push(tag));
+                    }
+                    7 if ledger.may_leave() => {
+                        for number in sent.drain(..) {
+                            prop_assert_eq!(ledger.ended(number, Some(&LOST), PATIENCE), None);
+                        }
+                        let patience = Duration::from_secs(1);
+                        ledger.send_again((now, patience), &mut |tag, _| ends.push(tag));
                     }
                     _ => {
                         now += Duration::from_millis(u64::from(detail) * 20);
