@@ -2,7 +2,7 @@
 
 use bpfof_host::files::{FileLayout, NamespaceDevice, file_layout};
 use bpfof_host::{Controller, NamespaceInfo, Options, TargetUrl};
-use bpfof_terminal::{Outcome, target_url, tell};
+use bpfof_terminal::{Outcome, output, target_url, tell};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -53,7 +53,7 @@ fn map(options: &Map) -> Outcome {
             }
         }
     }
-    let mut out = io::stdout().lock();
+    let mut out = output();
     if options.json {
         let list: Vec<Value> = found.iter().map(|(path, layout)| to_json(path, layout)).collect();
         writeln!(out, "{}", Value::from(list))?;

@@ -5,12 +5,12 @@ mod chrome;
 use crate::observed;
 use bpfof_controller::{TraceRequest, Traced};
 use bpfof_operations::client::{Client, ControlSocket};
-use bpfof_terminal::{Outcome, end_signals, tell};
+use bpfof_terminal::{Outcome, end_signals, output, tell};
 use chrome::ChromeFile;
 use clap::Args;
 use serde::Deserialize;
 use signal_hook::iterator::Signals;
-use std::io::{self, Write, stdout};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,8 +82,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         (told, skipped) = (told + 1, skipped + traced.skipped);
         match &mut chrome {
             Some(file) => file.add(&traced.chain)?,
-            None if options.json => writeln!(stdout(), "{notified}")?,
-            None => write!(stdout(), "{}", observed::chain(&traced.chain))?,
+            None if options.json => writeln!(output(), "{notified}")?,
+            None => write!(output(), "{}", observed::chain(&traced.chain))?,
         }
     }
     if let Some(file) = chrome {

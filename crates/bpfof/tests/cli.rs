@@ -158,6 +158,13 @@ fn keys_are_looked_up_as_they_come() {
         writer.join().expect("no panic");
         assert!(output.status.success() && output.stdout == expected.as_bytes(), "{way:?}");
     }
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("it is there");
+    let mut command = Command::new(BPFOF);
+    command.args(["kv", "get", "--target", &target.url, "5"]).stdout(full);
+    let output = command.output().expect("bpfof starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{told}");
+    assert!(told.contains("cannot write to standard output: No space left"), "{told}");
     // Answers do not wait for the next key.
     let mut child = start(&["-", "--json"]);
     let mut stdin = child.stdin.take().expect("piped");

@@ -23,6 +23,33 @@ pub fn tell(what: impl Display) {
     let _ = writeln!(io::stderr(), "bpfof: {what}");
 }
 
+/// Standard output, whose errors say that they are its.
+#[derive(Debug)]
+pub struct Output(io::StdoutLock<'static>);
+
+/// Locks standard output.
+pub fn output() -> Output {
+    Output(io::stdout().lock())
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(of_output)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_output)
+    }
+}
+
+fn of_output(error: io::Error) -> io::Error {
+    match error.kind() {
+        // Callers try again.
+        io::ErrorKind::Interrupted => error,
+        kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
+    }
+}
+
 /// The signals that end a command: Ctrl-C, SIGTERM and the loss of the terminal (SIGHUP, unless nohup has it ignored).
 pub fn end_signals() -> impl Iterator<Item = c_int> {
     [SIGINT, SIGTERM].into_iter().chain((!ignores_hang_up()).then_some(SIGHUP))

@@ -6,7 +6,7 @@
 use super::identity::HostId;
 use crate::hex;
 use bpfof_host::{Controller, FunctionMap, MapChange, Options, TargetUrl};
-use bpfof_terminal::{Outcome, target_url};
+use bpfof_terminal::{Outcome, output, target_url};
 use clap::{Args, Subcommand};
 use serde::{Serialize, Serializer};
 use std::io::Write;
@@ -242,7 +242,7 @@ fn dump(options: &Map) -> Outcome {
     }
     let shown = order.iter().map(entry).map(|(key, value)| show(key, value));
     if options.host.json {
-        let mut out = std::io::stdout().lock();
+        let mut out = output();
         let written = serde_json::Serializer::pretty(&mut out).collect_seq(shown);
         written.map_err(std::io::Error::from)?;
         writeln!(out)?;

@@ -3,9 +3,9 @@
 use super::input::{named, read};
 use super::output::Output;
 use bpfof_auth::{ConfiguredPsk, Derivation, IdentityVersion, Names, TlsIdentity};
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, output};
 use clap::{Args, ValueEnum};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
@@ -88,7 +88,7 @@ pub(super) fn run(options: &Identity) -> Outcome {
     if options.output.is_file() {
         return Err("--output is for secrets: it needs --export".into());
     }
-    let mut out = io::stdout().lock();
+    let mut out = output();
     if !options.json {
         return print_all(&mut out, &key, &names);
     }

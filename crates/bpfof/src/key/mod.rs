@@ -6,10 +6,10 @@ mod new;
 mod output;
 
 use bpfof_auth::{ConfiguredPsk, DhchapKey, Hash, KeyKind};
-use bpfof_terminal::{Outcome, forbid_core_dumps};
+use bpfof_terminal::{Outcome, forbid_core_dumps, output};
 use clap::{Args, Subcommand};
 use input::{named, read};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -55,7 +55,7 @@ fn check(options: &Check) -> Outcome {
         let why = format!("it begins neither with {tls} (a key for TLS) nor with {dhchap}");
         return Err(named(&options.file, why).into());
     };
-    let mut out = io::stdout().lock();
+    let mut out = output();
     if options.json {
         let hash = hash.map(|hash| hash.to_string());
         let found = serde_json::json!({ "kind": kind, "bytes": length_bytes, "hmac": hash });

@@ -1,8 +1,8 @@
 //! Writes secrets to files or to standard output.
 
 use crate::replace::{fill, replace};
-use bpfof_terminal::Outcome;
 use bpfof_terminal::folder::sync_folder;
+use bpfof_terminal::{Outcome, output};
 use clap::Args;
 use std::fs::{File, OpenOptions, remove_file, symlink_metadata};
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ impl Output {
     /// Writes a secret, and a line feed after it. A file gets all of it or does not change.
     pub(super) fn write(&self, secret: &[u8]) -> Outcome {
         let Some(path) = &self.output else {
-            let mut out = io::stdout().lock();
+            let mut out = output();
             out.write_all(secret)?;
             return Ok(out.write_all(b"\n")?);
         };

@@ -3,7 +3,7 @@
 use super::common::{target, text};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{GrantedFile, Looked, Session, SessionError};
-use bpfof_terminal::{Outcome, forbid_core_dumps, target_url, tell};
+use bpfof_terminal::{Outcome, forbid_core_dumps, output, target_url, tell};
 use clap::Args;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::PathBuf;
@@ -179,7 +179,7 @@ impl<R: Read> Lines<R> {
 
 pub(super) fn run(options: &Get) -> Outcome {
     let mut store = Store::open(options)?;
-    let out = BufWriter::new(io::stdout().lock());
+    let out = BufWriter::new(output());
     let mut printer = Printer { out, json: options.json, printed: 0, missing: 0 };
     let outcome = look_up(&options.keys, &mut store, &mut printer);
     printer.end(outcome)

@@ -7,7 +7,7 @@ use bpfkv::create::Extent;
 use bpfkv::{Aggregate, KeyRange, Value};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{Session, SessionError, WriteError, create_file, create_on_target};
-use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url, tell};
+use bpfof_terminal::{Outcome, output, progress, stop_on_signal, target_url, tell};
 use clap::{Args, Subcommand, ValueEnum};
 use common::{target, text};
 use std::io::{self, Write};
@@ -162,7 +162,7 @@ impl Keys {
 fn range(options: &Range) -> Outcome {
     let range = options.keys.range()?;
     let mut session = options.store.open()?;
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(output());
     let (json, mut first) = (options.store.json, true);
     if json {
         write!(out, "[")?;
@@ -210,7 +210,7 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
         What::Count => ("count", serde_json::json!(summary.count)),
         What::Average => ("average", serde_json::json!(summary.average())),
     };
-    let mut out = io::stdout().lock();
+    let mut out = output();
     if options.store.json {
         let count = summary.count;
         writeln!(
