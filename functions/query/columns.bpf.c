@@ -51,7 +51,8 @@ static inline int read_pieces(struct work *work)
 {
 	struct columns *columns = work->columns;
 	const struct columns_batch *from = batch_in_hand(work);
-	__u32 row = columns->first - from->start, rows = columns->rows, used = 0, index;
+	__u64 row = columns->first - from->start;
+	__u32 rows = columns->rows, used = 0, index;
 
 	columns->reads = 0;
 	for (index = columns->next; index < columns->plain && index < COLUMNS_PIECES_MAX; index++) {
@@ -68,7 +69,7 @@ static inline int read_pieces(struct work *work)
 			offset += row / 8;
 			size = (row % 8 + rows + 7) / 8;
 		} else {
-			offset += (__u64)row * column->width;
+			offset += row * column->width;
 			size = (rows + (piece.what == COLUMNS_OFFSETS)) * column->width;
 		}
 		used += cost(offset, size);

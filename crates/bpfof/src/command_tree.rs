@@ -4,7 +4,7 @@ use bpfof_terminal::Outcome;
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, CommandFactory, FromArgMatches};
 use clap_complete::Shell;
-use std::io;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -89,8 +89,10 @@ fn cut(text: &str) -> String {
 }
 
 pub(crate) fn completions<C: CommandFactory>(options: &Completions) -> Outcome {
-    clap_complete::generate(options.shell, &mut tree::<C>(), "bpfof", &mut io::stdout());
-    Ok(())
+    // Writing may fail, which the generator takes for a defect.
+    let mut script = Vec::new();
+    clap_complete::generate(options.shell, &mut tree::<C>(), "bpfof", &mut script);
+    Ok(bpfof_terminal::output().write_all(&script)?)
 }
 
 pub(crate) fn manual<C: CommandFactory>(options: &Manual) -> Outcome {

@@ -39,6 +39,9 @@ const DISCOVERY_SOCKET: &str = "discovery";
 /// How long a target that stops waits for hosts to use other paths.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Pause between attempts to lock the files of namespaces, which the target that this one replaces may still have open.
+const LOCK_AGAIN: Duration = Duration::from_secs(1);
+
 // One field for each option.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -354,8 +357,15 @@ fn carry_out(change: &Change, options: &Options, server: &Server, texts: &mut Te
     outcome
 }
 
-/// The path of the configuration file and its new contents, if the change is saved.
-type ToSave<'a> = Option<(&'a Path, String)>;
+/// The change of the configuration file, if the change is saved.
+type ToSave<'a> = Option<NewText<'a>>;
+
+struct NewText<'a> {
+    path: &'a Path,
+    /// The contents from which the new ones were made.
+    before: String,
+    text: String,
+}
 
 /// Changes the served namespaces. Also returns the new contents of the configuration file, if the change is to be
 /// saved.
@@ -397,7 +407,7 @@ fn edit_namespaces<'a>(
             let (saved, _) = saved.map_err(|error| named(error.to_string()))?;
             let config = with_options(TargetConfig::from_toml(&saved)?, options)?;
             config.check().map_err(|error| named(error.to_string()))?;
-            Some((path.as_path(), saved))
+            Some(NewText { path, before: in_file, text: saved })
         }
     };
     server.reload_namespaces(&edited_config.namespaces)?;
@@ -407,8 +417,13 @@ fn edit_namespaces<'a>(
 
 /// Writes the new configuration file, after the change is in force.
 fn save_text(to_save: ToSave<'_>, texts: &mut Texts) -> Result<(), String> {
-    let Some((path, text)) = to_save else { return Ok(()) };
-    write_over(path, &text).map_err(|error| {
+    let Some(NewText { path, before, text }) = to_save else { return Ok(()) };
+    let saved = std::fs::read_to_string(path).and_then(|now| match now == before {
+        true => write_over(path, &text),
+        // The change may have taken seconds.
+        false => Err(io::Error::other("somebody else has changed the file meanwhile; edit it")),
+    });
+    saved.map_err(|error| {
         format!("the change is in force, but cannot be saved in {}: {error}", path.display())
     })?;
     log::info!("the change is saved in {}", path.display());
@@ -512,19 +527,26 @@ fn hand_over_from(
     Ok((metrics, claim))
 }
 
-/// Starts a thread that moves the hosts of another target to this one, which serves already.
+/// Starts a thread that moves the hosts of another target to this one, which serves already. Then it locks the files of
+/// namespaces against other targets, however the other one ends.
 fn move_hosts(old: Client, server: &Server) -> io::Result<()> {
     let report: Reporter = Arc::new(server.report());
     let (lock_files, note_lost_writes) = (server.lock_files(), server.note_lost_writes());
-    let begin = move || match take_over::move_hosts(old, &report, &note_lost_writes) {
-        Ok(()) => match lock_files() {
+    let were_moved = server.hosts_were_moved();
+    let begin = move || {
+        let moved = take_over::move_hosts(old, &report, &note_lost_writes);
+        were_moved();
+        match moved {
             Ok(()) => log::info!("the other target has stopped: this one has taken over"),
-            Err(error) => log::warn!(
-                "the other target has stopped, but the files of namespaces cannot be locked: \
-                 {error}"
-            ),
-        },
-        Err(error) => log::error!("the other target has not stopped: {error}"),
+            Err(error) => log::error!("the other target has not stopped as it should: {error}"),
+        }
+        let mut is_told = false;
+        while let Err(error) = lock_files() {
+            if !std::mem::replace(&mut is_told, true) {
+                log::warn!("the files of namespaces cannot be locked yet: {error}");
+            }
+            std::thread::sleep(LOCK_AGAIN);
+        }
     };
     std::thread::Builder::new().name("take over".into()).spawn(begin).map(drop)
 }
@@ -624,5 +646,26 @@ fn announce(json: bool, server: &Server, config: &TargetConfig, metrics: Option<
         println!("{line}");
     } else {
         log::info!("hosts reach it as {url}?ns=1");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_edited_meanwhile_is_not_overwritten() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path();
+        let mut texts = Texts::default();
+        let mut save = |before: &str, text: &str| {
+            let (before, text) = (before.to_owned(), text.to_owned());
+            save_text(Some(NewText { path, before, text }), &mut texts)
+        };
+        save("", "one").expect("saved");
+        let refusal = save("", "two").expect_err("it is another text");
+        assert!(refusal.contains("is in force, but cannot be saved"), "{refusal}");
+        assert!(refusal.contains("somebody else has changed the file"), "{refusal}");
+        assert_eq!(std::fs::read_to_string(path).expect("there"), "one");
     }
 }

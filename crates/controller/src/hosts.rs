@@ -98,7 +98,8 @@ pub(crate) struct Hosts {
     pub(crate) pending: Arc<Account>,
     /// The same for connections by RDMA, which take more memory each: so they cannot lock out hosts that come by TCP.
     pub(crate) pending_rdma: Arc<Account>,
-    /// Until then, on the reactors' clock, hosts may come that another process has served before; 0 without another.
+    /// Until then, on the reactors' clock, hosts may come that another process has served before; 0 without another,
+    /// `u64::MAX` while it still serves some.
     pub(crate) moved_until_ns: AtomicU64,
     known: Mutex<Known>,
 }

@@ -88,7 +88,8 @@ pub(crate) const MAX_KATO_NS: u64 = MAX_KATO_MS as u64 * 1_000_000;
 /// Time in which a host gives up an association that does not answer, besides the keep-alive timer: Linux waits for an
 /// answer for 30 s and connects again 10 s later.
 pub(crate) const ANSWER_TIMEOUT_NS: u64 = 60_000_000_000;
-/// Time in which hosts of a target that this one replaces come here: Linux connects again for 600 s.
+/// Time in which hosts of a target that this one replaces come here after the last one was told to: Linux connects again
+/// for 600 s.
 pub(crate) const MOVE_NS: u64 = 900_000_000_000;
 /// Keep-alive timers of restricted associations, in ms: short enough that nobody waits long for the end of an
 /// association whose owner is gone, long enough that a slow owner does not lose its own.
@@ -126,6 +127,8 @@ pub(crate) const FILE_OPERATION_UNITS: u64 = units_of_us(1) / 2;
 /// Threads of the kernel that flushes and zeroes of a namespace of files take at a time on each reactor; others wait. A
 /// namespace of more files takes as many as it has files.
 pub(crate) const SLOW_THREADS: usize = 16;
+/// Flushes and zeroes which a reactor gives up at once, because their host is gone: some 20 µs. More wait.
+pub(crate) const GIVEN_UP_AT_ONCE: usize = 64;
 /// A TLS record, besides its bytes.
 pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;
 /// TLS records that are opened before the commands in them are processed: records may be empty.

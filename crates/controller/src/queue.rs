@@ -103,6 +103,11 @@ impl State {
         )
     }
 
+    /// Whether the command is carried out in parts.
+    pub(crate) fn has_parts(&self) -> bool {
+        matches!(self, State::Deallocate(_))
+    }
+
     /// The place of the namespace that a command works on.
     pub(crate) fn namespace(&self) -> Option<usize> {
         match *self {
@@ -471,17 +476,22 @@ impl QueuePair {
     }
 
     /// Frees the slots of commands that no device or chain works on: commands whose data has not arrived, and commands
-    /// that wait for the loader, the authenticator or other reactors.
-    pub(crate) fn forget_pending(&mut self) {
+    /// that wait for the loader, the authenticator or other reactors. Returns whether another thread works for one.
+    pub(crate) fn forget_pending(&mut self) -> bool {
+        let mut is_elsewhere = false;
         for slot in 0..self.entries.len() as u16 {
             let Slot { transfer, state, .. } = self.slot(slot);
-            let is_pending = matches!(transfer.stage, Stage::Waits | Stage::Fetching)
-                || matches!(state, State::Load | State::Authentication | State::Fence);
+            let has_thread = matches!(state, State::Load | State::Authentication);
+            is_elsewhere |= has_thread;
+            let is_pending = has_thread
+                || matches!(state, State::Fence)
+                || matches!(transfer.stage, Stage::Waits | Stage::Fetching);
             if is_pending {
                 self.vacate(slot);
             }
         }
         self.waiting.clear();
+        is_elsewhere
     }
 
     /// The completion of a command.

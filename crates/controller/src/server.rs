@@ -188,7 +188,7 @@ impl Server {
         let memory_bytes = config.hosts_bytes(in_memory)?;
         let hosts = Hosts::new(config.hosts, memory_bytes);
         if beside_another {
-            hosts.moved_until_ns.store(MOVE_NS, Ordering::Relaxed);
+            hosts.moved_until_ns.store(u64::MAX, Ordering::Relaxed);
         }
         let functions = OwnFunctions::read(&config.functions)?;
         let cntlids = (config.cntlids.clone(), last_controller);
@@ -410,6 +410,16 @@ impl Server {
         move || {
             let all = registry.served();
             all.iter().map(|(_, namespace)| namespace.lock_files(false)).fold(Ok(()), Result::and)
+        }
+    }
+
+    /// Reports that the process which this server replaces moves no more hosts: those that come much later have not been
+    /// served by it. The call may be made from any thread.
+    pub fn hosts_were_moved(&self) -> impl Fn() + Send + Sync + 'static {
+        let (registry, clock) = (Arc::clone(&self.registry), self.clock);
+        move || {
+            let until_ns = clock.elapsed().as_nanos() as u64 + MOVE_NS;
+            registry.hosts.moved_until_ns.store(until_ns, Ordering::Relaxed);
         }
     }
 

@@ -30,6 +30,9 @@ pub struct ProgramError {
     pub problem: Problem,
 }
 
+/// Said of limits on compile time.
+const TWICE: &str = " (those of an entry that is also called count twice)";
+
 /// Defects of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
@@ -39,15 +42,16 @@ pub enum Problem {
     /// More than [`MAX_INSTRUCTIONS`].
     #[error("the program has more than {MAX_INSTRUCTIONS} instructions")]
     TooLong,
-    /// More than [`MAX_CALLS`].
-    #[error("the program has more than {MAX_CALLS} calls of functions and helpers")]
+    /// More than [`MAX_CALLS`]; those of an entry that is also called count twice, here and below.
+    #[error("the program has more than {MAX_CALLS} calls of functions and helpers{TWICE}")]
     TooManyCalls,
     /// More than [`MAX_JUMPS_BACK`].
-    #[error("the program has more than {MAX_JUMPS_BACK} jumps backwards")]
+    #[error("the program has more than {MAX_JUMPS_BACK} jumps backwards{TWICE}")]
     TooManyLoops,
     /// More than [`MAX_EFFORT`].
     #[error(
-        "the program's instructions and {CALL_EFFORT} times its calls are more than {MAX_EFFORT}"
+        "the program's instructions and {CALL_EFFORT} times its calls are more than {MAX_EFFORT}\
+         {TWICE}"
     )]
     TooMuch,
     /// Not an instruction of RFC 9669 (the deprecated packet access is not supported).

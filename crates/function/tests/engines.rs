@@ -456,6 +456,35 @@ fn long_programs_enter_few_loops_in_the_middle() {
     }
 }
 
+/// The limit is for all functions of a program together.
+#[test]
+fn functions_share_the_limit_of_entries_in_the_middle() {
+    let part = |rungs: usize, slots: usize, end: [u8; 8]| {
+        let enter = slot(0x15, 1, 0, rungs as i16, 0);
+        let rungs = vec![slot(0x15, 1, 0, -2, 1); rungs];
+        let mut code = [vec![enter, mov(0, 0)], rungs].concat();
+        let atomics = [slot(0xdb, 1, 2, 0, 1), slot(0xdb, 2, 1, 0, 1)].into_iter().cycle();
+        code.extend(atomics.take(slots - code.len() - 1));
+        code.push(end);
+        code
+    };
+    let compiled = |functions: usize| {
+        let mut code = part(0, 8, EXIT);
+        code.pop();
+        for function in 0..functions {
+            let ahead = (functions - function - 1) + 1 + 1900 * function;
+            code.push([0x85, 0x10, 0, 0, 0, 0, 0, 0]);
+            let [.., o0, o1, o2, o3] = code.last_mut().expect("a call");
+            [*o0, *o1, *o2, *o3] = (ahead as i32).to_le_bytes();
+        }
+        code.push(EXIT);
+        (0..functions).for_each(|_| code.extend(part(60, 1900, EXIT)));
+        NativeFunction::compile(&Program::parse(code.as_flattened()).expect("a valid program"))
+    };
+    assert!(compiled(1).is_ok());
+    assert!(compiled(2).is_err());
+}
+
 /// Two loops side by side in a third, and unreachable code that jumps into both. A loop analysis that includes such
 /// code may never end.
 #[test]

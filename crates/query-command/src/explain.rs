@@ -32,7 +32,7 @@ pub(crate) fn explain(
     let bytes: u64 = source.files.iter().map(|file| file.bytes).sum();
     let columns = &question.plan().schema.columns;
     let looked_at: Vec<&str> = split.columns.iter().map(|at| &*columns[*at].name).collect();
-    let mut out = io::stdout().lock();
+    let mut out = bpfof_terminal::output();
     if as_json {
         let steps = split.steps.iter().map(|step| {
             json!({ "what": step.what, "where": where_of(step.place), "why_here": step.why_here })

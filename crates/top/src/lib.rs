@@ -148,7 +148,7 @@ fn print(options: &Options) -> Outcome {
     while wait(options.interval, &stop) {
         let now = link.report()?;
         let figures = Figures::of(&now, Some(&before));
-        let mut output = io::stdout().lock();
+        let mut output = bpfof_terminal::output();
         if options.json {
             writeln!(output, "{}", figures.json())?;
         } else {

@@ -49,11 +49,12 @@ pub(crate) fn memory_done(cx: &mut Context<'_>, slot: u16) {
     cx.respond(&taken, reply, Payload::None);
 }
 
-/// Handles the completion of a command's file operation; `result` is that of a system call or of a drive.
+/// Handles the completion of a command's file operation; `result` is that of a system call or of a drive. A command that
+/// is carried out in parts may go on if `goes_on`.
 pub(crate) fn file_done(
     cx: &mut Context<'_>,
     slot: u16,
-    result: i32,
+    (result, goes_on): (i32, bool),
     mut buffer: Option<IoBuffer>,
 ) {
     let command = cx.command(slot);
@@ -64,8 +65,7 @@ pub(crate) fn file_done(
         *cx.connection.queue.state_mut(slot) = State::Flush { namespace };
         return cx.executor.submit_flush(namespace, command);
     }
-    let is_wanted = cx.connection.wants_more(cx.executor.now_ns);
-    if result == 0 && is_wanted && nvm_optional::deallocate_next(cx, command) {
+    if result == 0 && goes_on && nvm_optional::deallocate_next(cx, command) {
         return;
     }
     let mut taken = cx.connection.queue.vacate(slot);
@@ -94,7 +94,9 @@ pub(crate) fn file_done(
             reply = note_failed(cx, (taken.cid, &taken.state), &Failed::lost()).into();
         }
         // If no host waits for the reply, it does not learn of the loss.
-        if is_wanted && let Some(association) = cx.connection.phase.association() {
+        if cx.connection.wants_more(cx.executor.now_ns)
+            && let Some(association) = cx.connection.phase.association()
+        {
             association.controller.told.hears(&losses, number, cx.executor.now_ns);
         }
     }
@@ -104,9 +106,8 @@ pub(crate) fn file_done(
     cx.respond(&taken, reply, payload);
 }
 
-/// Ends a command that writes zeroes to files or drives before its next operation has begun, because the host no longer
-/// waits for it.
-pub(crate) fn give_up_zeroes(cx: &mut Context<'_>, slot: u16) {
+/// Ends a command whose flush or zeroes have not begun, because the host no longer waits for it.
+pub(crate) fn give_up(cx: &mut Context<'_>, slot: u16) {
     slow_ended(cx, slot);
     let taken = cx.connection.queue.vacate(slot);
     let reply = given_up(cx);
@@ -123,9 +124,9 @@ fn slow_ended(cx: &mut Context<'_>, slot: u16) {
     }
 }
 
-/// The reply to a command of which not all zeroes were written.
+/// The reply to a command that is not carried out, or not to its end.
 fn given_up(cx: &mut Context<'_>) -> Reply {
-    let what = "Write Zeroes or deallocation stops here: the host no longer waits for it";
+    let what = "a flush or zeroes end before they were carried out: no host waits for them";
     cx.connection.note(Level::Info, cx.executor.now_ns, format_args!("{what}"));
     Status::ABORTED_SQ_DELETION.into()
 }

@@ -99,9 +99,11 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     if !connection.waiters.resting.is_empty() {
         core.executor.admission.wait(index);
     }
-    connection.queue.forget_pending();
+    let is_elsewhere = connection.queue.forget_pending();
     connection.port.stop_fetching(|buffer| core.executor.buffers.recycle(buffer));
-    core.io.cancel(connection.serial);
+    if is_elsewhere {
+        core.io.cancel(connection.serial);
+    }
     // Ends the receive; data that is being sent still goes out. A stranger by RDMA is shut down both ways: it may never
     // take its data, and closing connections do not count as strangers.
     let has_failed =

@@ -11,7 +11,7 @@ use crate::commands::{authentication, device_done, events, file_maps, functions}
 use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::loader::Loaded;
-use crate::operation::{CommandId, Failure, Operation};
+use crate::operation::{CommandId, Failure, FileOperation, Operation};
 use crate::report::ReactorReport;
 use crate::reporting::{HostPart, Part, connection_report};
 use crate::transport::{Port, Received};
@@ -128,9 +128,12 @@ pub(crate) fn file_done<I: Io>(
     buffer: Option<IoBuffer>,
 ) {
     let index = command.connection;
+    let Some(connection) = core.connection(index) else { return };
+    let has_parts = connection.queue.slot(command.slot).state.has_parts();
+    let goes_on = has_parts && !connection.is_abandoned && !is_given_up(core, index);
     let Some(mut cx) = core.context(index) else { return };
     let before = cx.connection.port.unsent_bytes();
-    device_done::file_done(&mut cx, command.slot, result, buffer);
+    device_done::file_done(&mut cx, command.slot, (result, goes_on), buffer);
     let bytes = cx.connection.port.unsent_bytes() - before;
     let units = RESPONSE_UNITS + bytes as u64 / BYTES_PER_UNIT + cx.executor.take_spent();
     let cost = core.spend(units);
@@ -138,12 +141,39 @@ pub(crate) fn file_done<I: Io>(
     core.mark_dirty(index);
 }
 
-/// Zeroes of a command are not written, because the host no longer waits for them.
-pub(crate) fn give_up_zeroes<I: Io>(core: &mut Core<I>, command: CommandId) {
-    if let Some(mut cx) = core.context(command.connection) {
-        device_done::give_up_zeroes(&mut cx, command.slot);
-        core.mark_dirty(command.connection);
-    }
+/// Whether a flush or zeroes may begin that may have waited for other operations of their namespace: the host may have
+/// sent the command again elsewhere meanwhile, and written new data to the blocks.
+pub(crate) fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) -> bool {
+    let (FileOperation::Sync { command, .. } | FileOperation::Zero { command, .. }) = *operation
+    else {
+        return true;
+    };
+    let Some(entry) = core.table.get(command.connection) else { return false };
+    let hears = match operation {
+        // A connection that the target ends gets the answers of its flushes.
+        FileOperation::Sync { .. } => !entry.cuts_chains,
+        _ => !entry.connection.is_abandoned,
+    };
+    hears && !is_given_up(core, command.connection)
+}
+
+/// Whether the host has given a connection up, as far as the target knows.
+pub(super) fn is_given_up<I: Io>(core: &mut Core<I>, index: u32) -> bool {
+    let Some(connection) = core.connection(index) else { return true };
+    // A paused connection does not receive, so it does not notice the end.
+    connection.has_expired(core.executor.now_ns)
+        || (connection.is_paused() || connection.was_paused) && core.io.has_hung_up(index)
+}
+
+/// A flush or zeroes do not begin, because no host waits for them.
+pub(crate) fn give_up<I: Io>(core: &mut Core<I>, command: CommandId) {
+    let index = command.connection;
+    let Some(mut cx) = core.context(index) else { return };
+    device_done::give_up(&mut cx, command.slot);
+    let units = RESPONSE_UNITS + cx.executor.take_spent();
+    let cost = core.spend(units);
+    core.executor.schedule.charge(index, cost as i64);
+    core.mark_dirty(index);
 }
 
 /// A chain's read from a file has completed; its data is in place if `result` is `length`.

@@ -2,6 +2,7 @@
 
 use super::chains;
 use super::closing::{close_soon, end_soon, flush, go_on_later};
+use super::completions::is_given_up;
 use super::io::{Io, Message};
 use super::state::{Core, Turn};
 use super::table::Entry;
@@ -112,12 +113,10 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
             core.answered(index);
         }
         Operation::Zero { namespace, command, offset, length } => {
-            let Some(entry) = core.table.get_mut(index) else { return };
-            let now_ns = core.executor.now_ns;
-            let is_wanted = entry.connection.wants_more(now_ns);
+            let Some(connection) = core.connection(index) else { return };
+            let is_wanted = !connection.is_abandoned && !is_given_up(core, index);
             let zeroes = ((offset, length), is_wanted);
-            let mut cx =
-                Context { connection: &mut entry.connection, executor: &mut core.executor };
+            let Some(mut cx) = core.context(index) else { return };
             nvm_optional::zero_memory(&mut cx, namespace as usize, command, zeroes);
             core.mark_dirty(index);
         }

@@ -2,11 +2,12 @@
 
 use super::chains::granted;
 use super::closing::{close_ended, flush, remove_if_done, resume};
-use super::completions::give_up_zeroes;
+use super::completions::{give_up, is_wanted};
 use super::io::Io;
 use super::state::{Core, Turn};
 use super::upkeep::tick;
-use crate::operation::{CommandId, FileOperation};
+use crate::limits::GIVEN_UP_AT_ONCE;
+use crate::operation::FileOperation;
 use crate::transport::Port;
 
 /// Begins a turn.
@@ -81,27 +82,28 @@ fn note_answers<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
+/// Hands file operations to the ring, except flushes and zeroes that nobody waits for any more. Many such may have waited
+/// for each other: if they are too many for one call, the rest is left for the next, which comes soon, because their
+/// connections have been marked.
 fn submit_file_operations<I: Io>(core: &mut Core<I>) {
-    let mut operations = std::mem::take(&mut core.executor.outbox.file_operations);
-    while !operations.is_empty() {
+    core.executor.outbox.more_operations = 0;
+    let mut given_up = 0;
+    while given_up < GIVEN_UP_AT_ONCE && !core.executor.outbox.file_operations.is_empty() {
+        let mut operations = std::mem::take(&mut core.executor.outbox.file_operations);
         for operation in operations.drain(..) {
             match operation {
-                FileOperation::Zero { command, .. } if !zeroes_are_wanted(core, command) => {
-                    give_up_zeroes(core, command);
+                FileOperation::Sync { command, .. } | FileOperation::Zero { command, .. }
+                    if !is_wanted(core, &operation) =>
+                {
+                    give_up(core, command);
+                    given_up += 1;
                 }
                 operation => core.io.file(&mut core.executor, operation),
             }
         }
-        // Those that have waited for zeroes which were given up.
-        std::mem::swap(&mut operations, &mut core.executor.outbox.file_operations);
+        // Giving up lets others begin, which are in the outbox now.
+        if core.executor.outbox.file_operations.is_empty() {
+            core.executor.outbox.file_operations = operations;
+        }
     }
-    core.executor.outbox.file_operations = operations;
-    core.executor.outbox.more_operations = 0;
-}
-
-/// Whether zeroes may still be written: they may have waited for other operations of their namespace until the host has
-/// sent the command again elsewhere, and has written new data to the blocks.
-fn zeroes_are_wanted<I: Io>(core: &Core<I>, command: CommandId) -> bool {
-    let connection = core.connection(command.connection);
-    connection.is_some_and(|connection| connection.wants_more(core.executor.now_ns))
 }

@@ -2,10 +2,11 @@
 
 use super::peer::{Peer, Said, pushdown};
 use super::simulation::chains;
-use crate::limits::SLOW_THREADS;
+use crate::connection::Connection;
+use crate::limits::{GIVEN_UP_AT_ONCE, SLOW_THREADS};
 use crate::operation::{CommandId, FileOperation};
 use crate::queue::State;
-use crate::reactor::completions;
+use crate::reactor::{completions, turn};
 use crate::rig::{Rig, connect_command, enable_command};
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, Shutdown, offset};
@@ -121,51 +122,124 @@ fn a_chain_cut_short_is_not_a_failed_device() {
     assert_eq!(answer.status, Status::ABORTED_SQ_DELETION);
 }
 
-/// Zeroes that wait for other zeroes of their namespace do not begin once their host may have sent them by another path,
-/// and written new data. What waits for them begins.
-#[test]
-fn zeroes_that_wait_end_with_their_connection() {
+/// A rig over a file of 16 MiB, the admin queue of its host and two other queues.
+fn rig_over_file() -> (tempfile::NamedTempFile, Rig, Peer, [Peer; 2]) {
     let file = tempfile::NamedTempFile::new().expect("a file");
-    file.as_file().set_len(1 << 20).expect("room");
-    for expires in [false, true] {
-        let mut rig = Rig::over_file(file.path());
-        let admin = Peer::connect(&mut rig, 0, 31);
-        let mut queues = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 31));
-        let zeroes = Sqe::new(opcode::nvm::WRITE_ZEROES, 1);
-        for _ in 0..SLOW_THREADS + 2 {
-            queues[0].send(&mut rig, zeroes, &[]);
-        }
-        queues[1].send(&mut rig, zeroes, &[]);
+    file.as_file().set_len(16 << 20).expect("room");
+    let mut rig = Rig::over_file(file.path());
+    let admin = Peer::connect(&mut rig, 0, 31);
+    let queues = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 127));
+    (file, rig, admin, queues)
+}
+
+/// Ends operations on files successfully. Returns the connections of the flushes and zeroes among them.
+fn end_operations(rig: &mut Rig, operations: Vec<FileOperation>) -> Vec<u32> {
+    let mut of = Vec::new();
+    for operation in operations {
+        let (command, result, buffer) = match operation {
+            FileOperation::Sync { command, .. } | FileOperation::Zero { command, .. } => {
+                of.push(command.connection);
+                (command, 0, None)
+            }
+            FileOperation::Read { command, buffer, .. } => {
+                (command, buffer.len() as i32, Some(buffer))
+            }
+            other => panic!("{other:?}"),
+        };
+        completions::file_done(&mut rig.core, command, result, buffer);
         rig.work();
-        let begun = std::mem::take(&mut rig.core.io.files);
-        assert_eq!(begun.len(), SLOW_THREADS);
-        if expires {
-            let controller = rig.connection(admin.line).controller().expect("connected");
-            controller.kato_ms.store(5_000, Ordering::Relaxed);
-            rig.core.io.now_ns += 20_000_000_000;
-        } else {
-            rig.close(queues[0].line);
-        }
-        for operation in begun {
-            let FileOperation::Zero { command, .. } = operation else { panic!("{operation:?}") };
-            completions::file_done(&mut rig.core, command, 0, None);
-            rig.work();
-        }
-        let begun = std::mem::take(&mut rig.core.io.files);
-        assert_eq!(begun.len(), usize::from(!expires), "{begun:?}");
-        for operation in begun {
-            let FileOperation::Zero { command, .. } = operation else { panic!("{operation:?}") };
-            assert_eq!(command.connection, rig.index(queues[1].line));
-            completions::file_done(&mut rig.core, command, 0, None);
-            rig.work();
-        }
-        let given_up = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status == Status::ABORTED_SQ_DELETION);
-        let counts = queues
-            .each_mut()
-            .map(|queue| queue.hear(&mut rig).iter().filter(|said| given_up(said)).count());
-        assert_eq!(counts, [2, usize::from(expires)]);
-        rig.finish();
     }
+    of
+}
+
+/// Zeroes that wait for others of their namespace do not begin once their host may have sent them by another path, and
+/// written new data; nor do flushes. What waits behind them begins.
+#[test]
+fn flushes_and_zeroes_that_wait_end_with_their_connection() {
+    #[derive(Debug, PartialEq)]
+    enum End {
+        Closed,
+        Silent,
+        /// The connection does not receive, because too much of it is in flight.
+        ClosedWhilePaused,
+    }
+    for end in [End::Closed, End::Silent, End::ClosedWhilePaused] {
+        for opcode in [opcode::nvm::WRITE_ZEROES, opcode::nvm::FLUSH] {
+            let (_file, mut rig, admin, mut queues) = rig_over_file();
+            for _ in 0..SLOW_THREADS + 2 {
+                queues[0].send(&mut rig, Sqe::new(opcode, 1), &[]);
+            }
+            queues[1].send(&mut rig, Sqe::new(opcode, 1), &[]);
+            let read = Rw { slba: 0, blocks: 256, fua: false }.to_sqe(opcode::nvm::READ, 1);
+            for _ in 0..if end == End::ClosedWhilePaused { 40 } else { 0 } {
+                let read = Sqe { sgl: Sgl::transport(128 << 10), ..read };
+                queues[0].send(&mut rig, read, &[]);
+            }
+            rig.work();
+            let begun = std::mem::take(&mut rig.core.io.files);
+            assert!(begun.len() >= SLOW_THREADS, "{begun:?}");
+            match end {
+                End::Closed => rig.close(queues[0].line),
+                End::Silent => {
+                    let controller = rig.connection(admin.line).controller().expect("connected");
+                    controller.kato_ms.store(5_000, Ordering::Relaxed);
+                    rig.core.io.now_ns += 20_000_000_000;
+                }
+                End::ClosedWhilePaused => {
+                    assert!(rig.connection(queues[0].line).is_paused());
+                    rig.hang_up(queues[0].line);
+                }
+            }
+            let [gone, other] = queues.each_ref().map(|queue| rig.index(queue.line));
+            let (reads, slow): (Vec<_>, Vec<_>) = begun
+                .into_iter()
+                .partition(|operation| matches!(operation, FileOperation::Read { .. }));
+            assert_eq!(end_operations(&mut rig, slow), [gone; SLOW_THREADS]);
+            let begun = std::mem::take(&mut rig.core.io.files);
+            let left = if end == End::Silent { vec![] } else { vec![other] };
+            assert_eq!(end_operations(&mut rig, begun), left, "{end:?} {opcode}");
+            end_operations(&mut rig, reads);
+            let said = queues[1].hear(&mut rig);
+            let [Said::Response(answer)] = said[..] else { panic!("one answer: {said:?}") };
+            let given_up = answer.status == Status::ABORTED_SQ_DELETION;
+            assert_eq!(given_up, end == End::Silent, "{answer:?}");
+            rig.finish();
+        }
+    }
+}
+
+/// All that a host has sent may be given up at the same moment: a few at once, so that other hosts do not wait.
+#[test]
+fn zeroes_are_given_up_a_few_at_a_time() {
+    let (_file, mut rig, _admin, mut queues) = rig_over_file();
+    for _ in 0..120 {
+        queues[0].send(&mut rig, Sqe::new(opcode::nvm::WRITE_ZEROES, 1), &[]);
+        queues[1].send(&mut rig, Sqe::new(opcode::nvm::WRITE_ZEROES, 1), &[]);
+    }
+    rig.work();
+    queues.iter().for_each(|queue| rig.close(queue.line));
+    let mut begun = std::mem::take(&mut rig.core.io.files);
+    let FileOperation::Zero { command, .. } = begun.pop().expect("some run") else {
+        panic!("zeroes")
+    };
+    completions::file_done(&mut rig.core, command, 0, None);
+    let busy = |rig: &Rig| {
+        let is_busy = |of: &Connection, slot| !matches!(of.queue.slot(slot).state, State::Free);
+        let left = |line| {
+            rig.entry(line).map_or(0, |of| (0..120).filter(|slot| is_busy(of, *slot)).count())
+        };
+        queues.each_ref().map(|queue| left(queue.line)).iter().sum::<usize>()
+    };
+    let before = busy(&rig);
+    assert_eq!(before, 239);
+    turn::begin(&mut rig.core);
+    turn::end(&mut rig.core);
+    let given_up = before - busy(&rig);
+    assert!((1..=2 * GIVEN_UP_AT_ONCE).contains(&given_up), "{given_up}");
+    rig.work();
+    assert_eq!(busy(&rig), begun.len());
+    end_operations(&mut rig, begun);
+    rig.finish();
 }
 
 /// A host that has closed a connection may have sent its commands by another path: those that have not begun must not

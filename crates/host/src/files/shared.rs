@@ -346,9 +346,9 @@ mod tests {
         let shared = Shared::new(None, true);
         shared.kept.store(true, Ordering::SeqCst);
         shared.wait_seen(Duration::from_millis(1));
-        let (forever, begun) = (Duration::from_secs(3600), Instant::now());
-        (0..1000).for_each(|_| shared.wait_seen(forever));
-        assert!(begun.elapsed() < forever);
+        let (patience, begun) = (Duration::from_secs(10), Instant::now());
+        shared.wait_seen(patience);
+        assert!(begun.elapsed() < patience);
         shared.saw(7);
         shared.wait_seen(Duration::from_millis(1));
         assert_eq!(shared.missed_ns.load(Ordering::Relaxed), 7);

@@ -6,6 +6,8 @@ use crate::plan::ColumnBuffers;
 use std::fs::File;
 use std::ops;
 
+/// Maximum rows of a range: columns may have a bit for a row, or none, and a chain's budget of time is limited.
+const RANGE_MAX_ROWS: u64 = 4 << 20;
 /// Maximum bytes of an argument for the batches of a range. A single batch always fits.
 const BATCHES_MAX_BYTES: usize = 2048;
 
@@ -103,7 +105,7 @@ impl Batches {
         let all: u64 = self.batches.iter().map(|batch| batch.end - batch.start).sum();
         let bytes = u128::from(self.columns_bytes.max(1));
         let rows = u128::from(range_max_bytes) * u128::from(all) / bytes;
-        let rows = u64::try_from(rows).unwrap_or(u64::MAX).clamp(1, u64::MAX / 2);
+        let rows = u64::try_from(rows).unwrap_or(u64::MAX).clamp(1, RANGE_MAX_ROWS);
         // A batch, and four places for each column.
         let most = (BATCHES_MAX_BYTES / (16 + 32 * self.columns.len())).max(1);
         let mut ranges = Vec::new();

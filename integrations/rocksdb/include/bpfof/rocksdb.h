@@ -29,7 +29,7 @@
 #include <string>
 #include <unordered_map>
 
-/* Releases between these have other interfaces of merge operators, and nobody tests them. */
+/* Releases 8.0 to 9.9 have other interfaces of merge operators, and are not tested. */
 #if ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR < 708 ||                                                         \
 	(ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR >= 800 && ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR < 910)
 #error "bpf-of supports RocksDB 7.8 to 7.10, and 9.10 and later; use one of these"

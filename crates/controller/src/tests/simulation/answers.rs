@@ -170,6 +170,13 @@ impl World {
                 let host = host.ok_or("the host is gone")?;
                 self.check_chain_error((link, host), call, begun, status)
             }
+            // A flush that waited for others until its host was gone.
+            What::Flush { .. }
+                if status.same_code(Status::ABORTED_SQ_DELETION)
+                    && host.is_some_and(|host| self.may_close(link, host)) =>
+            {
+                Ok(())
+            }
             // Write Zeroes that was cut short.
             What::Write { .. }
                 if status.same_code(Status::ABORTED_SQ_DELETION)

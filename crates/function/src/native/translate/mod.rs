@@ -50,6 +50,7 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
         locals.insert(function.start, (id, function));
     }
     let first = program.functions()[0].clone();
+    let mut search = 0;
     let mut define = |id: FuncId, range: Range<u32>, form: Form| -> Result<(), CompileError> {
         let mut context = module.make_context();
         context.func.signature = match form {
@@ -68,7 +69,11 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
         Translator::new(builder, program, range, form, callees)
             .run()
             .finalize(module.target_config());
-        check_loops(&mut context, module.isa())?;
+        search += check_loops(&mut context, module.isa())?;
+        if search > MAX_SEARCH {
+            let why = "it jumps back into the middle of loops too often for a program of its size";
+            return Err(CompileError(why.to_owned()));
+        }
         module.define_function(id, &mut context).map_err(failed)?;
         let frame = context.compiled_code().and_then(|code| code.buffer.frame_layout());
         let frame_bytes = frame.map_or(u32::MAX, |frame| frame.frame_to_fp_offset);
@@ -97,12 +102,13 @@ const MAX_FRAME_BYTES: u32 = 64 << 10;
 const MAX_NESTED_LOOPS: usize = 64;
 
 /// Maximum of the number of jumps back into the middle of a loop, that is into a block through which not all paths go,
-/// times the square of the number of blocks. The register allocator's search for dominators takes a pass over the blocks
+/// times the square of the number of blocks, for all functions of a program together. The register allocator's search for dominators takes a pass over the blocks
 /// for each of these jumps, and a pass may take a time that grows with the square of their number: together some 0.2 s
 /// at this limit, and 4 s for 256 such jumps in a program of 4096 slots. Compilers make hardly any.
 const MAX_SEARCH: u64 = 1 << 30;
 
-fn check_loops(context: &mut Context, isa: &dyn TargetIsa) -> Result<(), CompileError> {
+/// Checks the nesting of loops. Returns the function's part of [`MAX_SEARCH`].
+fn check_loops(context: &mut Context, isa: &dyn TargetIsa) -> Result<u64, CompileError> {
     context.flowgraph();
     // The loop analysis walks backwards from the end of a loop to its head, and assumes that every path into the loop
     // passes the head. Unreachable code may jump in elsewhere: then two loops can become each other's outer loop, and
@@ -128,12 +134,7 @@ fn check_loops(context: &mut Context, isa: &dyn TargetIsa) -> Result<(), Compile
         context.func.layout.blocks().fold((0, 0_u64), |(jumps, blocks), block| {
             (jumps + into_loops(block) as u64, blocks + 1)
         });
-    if jumps * blocks * blocks > MAX_SEARCH {
-        return Err(CompileError(format!(
-            "it jumps back into the middle of loops in {jumps} places, too often for a program of its size"
-        )));
-    }
-    Ok(())
+    Ok(jumps * blocks * blocks)
 }
 
 /// The first instructions of the functions that these instructions call.
