@@ -130,7 +130,7 @@ pub(crate) fn file_done<I: Io>(
     let index = command.connection;
     let Some(connection) = core.connection(index) else { return };
     let has_parts = connection.queue.slot(command.slot).state.has_parts();
-    let goes_on = has_parts && !connection.is_abandoned && !is_given_up(core, index);
+    let goes_on = has_parts && !connection.is_abandoned && !core.is_given_up(index);
     let Some(mut cx) = core.context(index) else { return };
     let before = cx.connection.port.unsent_bytes();
     device_done::file_done(&mut cx, command.slot, (result, goes_on), buffer);
@@ -154,15 +154,7 @@ pub(crate) fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) ->
         FileOperation::Sync { .. } => !entry.cuts_chains,
         _ => !entry.connection.is_abandoned,
     };
-    hears && !is_given_up(core, command.connection)
-}
-
-/// Whether the host has given a connection up, as far as the target knows.
-pub(super) fn is_given_up<I: Io>(core: &mut Core<I>, index: u32) -> bool {
-    let Some(connection) = core.connection(index) else { return true };
-    // A paused connection does not receive, so it does not notice the end.
-    connection.has_expired(core.executor.now_ns)
-        || (connection.is_paused() || connection.was_paused) && core.io.has_hung_up(index)
+    hears && !core.is_given_up(command.connection)
 }
 
 /// A flush or zeroes do not begin, because no host waits for them.

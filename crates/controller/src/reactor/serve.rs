@@ -2,7 +2,6 @@
 
 use super::chains;
 use super::closing::{close_soon, end_soon, flush, go_on_later};
-use super::completions::is_given_up;
 use super::io::{Io, Message};
 use super::state::{Core, Turn};
 use super::table::Entry;
@@ -114,7 +113,7 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
         }
         Operation::Zero { namespace, command, offset, length } => {
             let Some(connection) = core.connection(index) else { return };
-            let is_wanted = !connection.is_abandoned && !is_given_up(core, index);
+            let is_wanted = !connection.is_abandoned && !core.is_given_up(index);
             let zeroes = ((offset, length), is_wanted);
             let Some(mut cx) = core.context(index) else { return };
             nvm_optional::zero_memory(&mut cx, namespace as usize, command, zeroes);

@@ -184,6 +184,14 @@ impl<I: Io> Core<I> {
         Some(Context { connection: &mut entry.connection, executor: &mut self.executor })
     }
 
+    /// Whether the host has given a connection up, as far as the target knows.
+    pub(super) fn is_given_up(&mut self, index: u32) -> bool {
+        let Some(connection) = self.connection(index) else { return true };
+        // A paused connection does not receive, so it does not notice the end.
+        connection.has_expired(self.executor.now_ns)
+            || (connection.is_paused() || connection.was_paused) && self.io.has_hung_up(index)
+    }
+
     /// The latest time of the next turn, if no event comes before.
     pub(crate) fn next_ns(&self) -> u64 {
         let due_ns = self.executor.next_due_ns();
