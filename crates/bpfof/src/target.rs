@@ -229,7 +229,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     daemon::tell(manager, |manager| manager.notify(&status));
     feed_watchdog(manager, &server)?;
     if let Some(old) = old {
-        move_hosts(old, &server)?;
+        move_hosts(old, &server, Arc::clone(&claims))?;
     }
     serve_changes(&mut signals, (manager, options, &server), (&asked, &claims), &mut texts);
     daemon::tell(manager, |manager| manager.notify("STOPPING=1"));
@@ -529,21 +529,28 @@ fn hand_over_from(
 
 /// Starts a thread that moves the hosts of another target to this one, which serves already. Then it locks the files of
 /// namespaces against other targets, however the other one ends.
-fn move_hosts(old: Client, server: &Server) -> io::Result<()> {
+fn move_hosts(old: Client, server: &Server, claims: Arc<Claims>) -> io::Result<()> {
     let report: Reporter = Arc::new(server.report());
     let (lock_files, note_lost_writes) = (server.lock_files(), server.note_lost_writes());
     let were_moved = server.hosts_were_moved();
     let begin = move || {
-        let moved = take_over::move_hosts(old, &report, &note_lost_writes);
-        were_moved();
-        match moved {
-            Ok(()) => log::info!("the other target has stopped: this one has taken over"),
+        match take_over::move_hosts(old, &report, &note_lost_writes) {
+            Ok(()) => {
+                were_moved();
+                log::info!("the other target has stopped: this one has taken over");
+            }
             Err(error) => log::error!("the other target has not stopped as it should: {error}"),
         }
         let mut is_told = false;
-        while let Err(error) = lock_files() {
-            if !std::mem::replace(&mut is_told, true) {
-                log::warn!("the files of namespaces cannot be locked yet: {error}");
+        loop {
+            // A target that takes over from this one meanwhile needs the files unlocked.
+            let locked = claims.change().map(|_changing| lock_files());
+            match locked {
+                Some(Ok(())) => return,
+                Some(Err(error)) if !std::mem::replace(&mut is_told, true) => {
+                    log::warn!("the files of namespaces cannot be locked yet: {error}");
+                }
+                _ => {}
             }
             std::thread::sleep(LOCK_AGAIN);
         }

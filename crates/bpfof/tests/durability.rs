@@ -1,15 +1,18 @@
-//! `kill -9` of a target under a verified load: acknowledged writes are there after a restart.
+//! `kill -9` of a target under a verified load: acknowledged writes are there after a restart. A disk that takes no
+//! writes does not keep hosts from other disks.
 
 mod command;
+mod disk;
 mod wait;
 
 use bpfof_host::{Controller, Lane, Options, Request};
 use command::Target;
+use disk::{cannot_mount, output, run};
 use fastrand::Rng;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wait::is_soon;
 
 /// How often the target is killed.
@@ -239,4 +242,89 @@ fn killed_twenty_times() {
     let files = disks.len();
     assert_eq!(first[..files], last[..files]);
     assert_ne!(first[files], last[files]);
+}
+
+/// A file system that takes no writes while this exists.
+struct Frozen<'a> {
+    mount: &'a str,
+}
+
+impl Frozen<'_> {
+    fn freeze(mount: &str) -> Frozen<'_> {
+        run("fsfreeze", &["--freeze", mount]);
+        Frozen { mount }
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        output("fsfreeze", &["--unfreeze", self.mount]);
+    }
+}
+
+struct Mounted<'a>(&'a str);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        output("umount", &["--lazy", self.0]);
+    }
+}
+
+/// Each write to a frozen file system keeps a thread of the kernel. More writes than there are threads leave some for the
+/// flushes of another disk.
+#[test]
+fn a_frozen_file_system_leaves_other_disks_alone() {
+    const LANES: u64 = 10;
+    const WRITES: u64 = 120;
+    if cannot_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (image, mount) = (path("image"), path("mount"));
+    run("truncate", &["-s", "64M", &image]);
+    run("mkfs.ext4", &["-q", &image]);
+    std::fs::create_dir(&mount).expect("a folder");
+    run("mount", &["-o", "loop", &image, &mount]);
+    let _mounted = Mounted(&mount);
+    let mut target = start(&[Path::new(&mount).join("disk"), directory.path().join("other")]);
+    let url = target.url.parse().expect("an address");
+    let controller = Controller::connect(&url, Options::default()).expect("it connects");
+    let mut lanes: Vec<Lane> =
+        (0..=LANES).map(|_| controller.open_lane().expect("a lane")).collect();
+    let mut other = lanes.pop().expect("one more");
+    let mut ended = 0;
+    let mut wait = |lane: &mut Lane, ms: u64| {
+        let end = Instant::now() + Duration::from_millis(ms);
+        while lane.requests_in_flight() > 0 && Instant::now() < end {
+            let outcome = lane.wait(Duration::from_millis(100), &mut |completion| {
+                completion.result.expect("it succeeds");
+                ended += 1;
+            });
+            outcome.expect("a connection");
+        }
+        lane.requests_in_flight()
+    };
+    let frozen = Frozen::freeze(&mount);
+    for (number, lane) in lanes.iter_mut().enumerate() {
+        for write in 0..WRITES {
+            let block = (number as u64 * WRITES + write) % 1024;
+            let request = Request::Write {
+                nsid: 1,
+                offset_bytes: block * BLOCK as u64,
+                data: &stamp(block, write),
+                fua: false,
+            };
+            lane.submit(write, request).expect("there is room");
+        }
+    }
+    assert_eq!(lanes.iter_mut().map(|lane| wait(lane, 100)).sum::<usize>() as u64, LANES * WRITES);
+    let write = Request::Write { nsid: 2, offset_bytes: 0, data: &stamp(0, 1), fua: false };
+    other.submit(0, write).expect("there is room");
+    other.submit(1, Request::Flush { nsid: 2 }).expect("there is room");
+    assert_eq!(wait(&mut other, 20_000), 0, "the other disk waits for the frozen one");
+    drop(frozen);
+    assert_eq!(lanes.iter_mut().map(|lane| wait(lane, 30_000)).sum::<usize>(), 0);
+    drop(lanes);
+    target.child.kill().expect("it runs");
 }

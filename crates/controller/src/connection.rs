@@ -465,9 +465,9 @@ impl Connection {
         }
     }
 
-    /// Whether commands that are carried out in parts go on: not once the connection closes, or once the host may have
-    /// sent them again elsewhere.
-    pub(crate) fn wants_more(&self, now_ns: u64) -> bool {
+    /// Whether the host may still take answers for true: not once the connection closes, or once the host may have given
+    /// it up.
+    pub(crate) fn is_heard(&self, now_ns: u64) -> bool {
         !self.is_abandoned && !self.has_expired(now_ns)
     }
 

@@ -144,6 +144,32 @@ impl FileOperation {
         }
     }
 
+    /// Whether it is a flush or zeroes.
+    pub(crate) const fn is_slow(&self) -> bool {
+        matches!(self, FileOperation::Sync { .. } | FileOperation::Zero { .. })
+    }
+
+    /// Its command, unless it is a chain's.
+    pub(crate) const fn command(&self) -> Option<CommandId> {
+        match self {
+            FileOperation::Read { command, .. }
+            | FileOperation::Write { command, .. }
+            | FileOperation::Sync { command, .. }
+            | FileOperation::Zero { command, .. } => Some(*command),
+            FileOperation::ChainRead { .. } => None,
+        }
+    }
+
+    /// Its buffer, if it has one.
+    pub(crate) fn into_buffer(self) -> Option<IoBuffer> {
+        match self {
+            FileOperation::Read { buffer, .. } | FileOperation::Write { buffer, .. } => {
+                Some(buffer)
+            }
+            _ => None,
+        }
+    }
+
     /// Offset and length in bytes; none if it concerns the whole namespace.
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         match self {

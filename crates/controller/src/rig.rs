@@ -144,7 +144,9 @@ impl Io for RigIo {
     }
 
     fn has_hung_up(&mut self, connection: u32) -> bool {
-        self.wire(connection).has_hung_up
+        // A socket that the target has shut down looks the same.
+        let wire = self.wire(connection);
+        wire.has_hung_up || wire.shut.is_some()
     }
 
     fn taken_bytes(&mut self, _connection: u32) -> u64 {
@@ -406,6 +408,13 @@ impl Rig {
             closing::close(&mut self.core, self.lines[line], "the test closes it");
             self.pump();
         }
+    }
+
+    /// The same for a connection that an operator has closed: its host waits for answers.
+    #[cfg(test)]
+    pub(crate) fn close_for_operator(&mut self, line: usize) {
+        closing::end_soon(&mut self.core, self.lines[line], "an operator closes it", false);
+        self.work();
     }
 
     /// Performs operations and compilations until there are none.

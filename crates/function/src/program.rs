@@ -42,13 +42,13 @@ pub enum Problem {
     /// More than [`MAX_INSTRUCTIONS`].
     #[error("the program has more than {MAX_INSTRUCTIONS} instructions")]
     TooLong,
-    /// More than [`MAX_CALLS`]; those of an entry that is also called count twice, here and below.
+    /// More than [`MAX_CALLS`]; those of an entry that is also called count twice.
     #[error("the program has more than {MAX_CALLS} calls of functions and helpers{TWICE}")]
     TooManyCalls,
-    /// More than [`MAX_JUMPS_BACK`].
+    /// More than [`MAX_JUMPS_BACK`]; those of an entry that is also called count twice.
     #[error("the program has more than {MAX_JUMPS_BACK} jumps backwards{TWICE}")]
     TooManyLoops,
-    /// More than [`MAX_EFFORT`].
+    /// More than [`MAX_EFFORT`]; an entry that is also called counts twice.
     #[error(
         "the program's instructions and {CALL_EFFORT} times its calls are more than {MAX_EFFORT}\
          {TWICE}"

@@ -325,7 +325,8 @@ void test_end_outside(const Place &place, const Shape &shape)
 	CHECK(value == "value" && chains(db->stats()) == 1, "'%s'", value.c_str());
 	check_ok(db->Merge(WriteOptions(), "key", ",operand"), "merging");
 	check_ok(get(db, "key", &value), "reading");
-	CHECK(value == "value,operand" && db->stats()[ReadPath::kDeclined] == 1, "'%s'", value.c_str());
+	CHECK(value == "value,operand", "'%s'", value.c_str());
+	CHECK(db->stats()[ReadPath::kDeclined] == 1, "RocksDB compares ranges also with few tables in one level");
 	delete db;
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn file_done(
     mut buffer: Option<IoBuffer>,
 ) {
     let command = cx.command(slot);
-    slow_ended(cx, slot);
+    operation_ended(cx, slot);
     if let State::ZeroesThenSync { namespace } = *cx.connection.queue.state_mut(slot)
         && result == 0
     {
@@ -94,7 +94,7 @@ pub(crate) fn file_done(
             reply = note_failed(cx, (taken.cid, &taken.state), &Failed::lost()).into();
         }
         // If no host waits for the reply, it does not learn of the loss.
-        if cx.connection.wants_more(cx.executor.now_ns)
+        if cx.connection.is_heard(cx.executor.now_ns)
             && let Some(association) = cx.connection.phase.association()
         {
             association.controller.told.hears(&losses, number, cx.executor.now_ns);
@@ -106,27 +106,31 @@ pub(crate) fn file_done(
     cx.respond(&taken, reply, payload);
 }
 
-/// Ends a command whose flush or zeroes have not begun, because the host no longer waits for it.
+/// Ends a command whose operation on a file has not begun, because the host no longer waits for it.
 pub(crate) fn give_up(cx: &mut Context<'_>, slot: u16) {
-    slow_ended(cx, slot);
-    let taken = cx.connection.queue.vacate(slot);
+    operation_ended(cx, slot);
+    let mut taken = cx.connection.queue.vacate(slot);
+    if let State::Compare { expected, .. } = &mut taken.state
+        && let Some(expected) = expected.take()
+    {
+        cx.executor.buffers.recycle(*expected);
+    }
     let reply = given_up(cx);
     cx.respond(&taken, reply, Payload::None);
 }
 
-/// Lets the next flush, or zeroes, of a namespace begin if a command's operation was such a one.
-fn slow_ended(cx: &mut Context<'_>, slot: u16) {
+/// Lets the next operation of a namespace begin, because one of a command has ended.
+fn operation_ended(cx: &mut Context<'_>, slot: u16) {
     let state = &*cx.connection.queue.state_mut(slot);
-    if state.is_slow()
-        && let Some(namespace) = state.namespace()
-    {
-        cx.executor.slow_ended(namespace);
+    let is_slow = state.is_slow();
+    if let Some(namespace) = state.namespace() {
+        cx.executor.file_operation_ended(namespace, is_slow);
     }
 }
 
 /// The reply to a command that is not carried out, or not to its end.
 fn given_up(cx: &mut Context<'_>) -> Reply {
-    let what = "a flush or zeroes end before they were carried out: no host waits for them";
+    let what = "a command ends before it was carried out: no host waits for it";
     cx.connection.note(Level::Info, cx.executor.now_ns, format_args!("{what}"));
     Status::ABORTED_SQ_DELETION.into()
 }

@@ -6,7 +6,7 @@
 
 mod arenas;
 mod buffers;
-mod slow;
+mod file_queue;
 
 use arenas::Asked;
 pub(crate) use arenas::{Arenas, Owner};
@@ -19,7 +19,7 @@ use crate::command_log::{CommandLog, Topic};
 use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::limits::{
-    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, MAX_KEPT_FUNCTIONS,
+    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, FILE_OPERATIONS, MAX_KEPT_FUNCTIONS,
     VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT,
 };
 use crate::loader::Load;
@@ -34,8 +34,8 @@ use crate::registry::Registry;
 use crate::schedule::{Run, Schedule};
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
+use file_queue::FileQueue;
 use log::Level;
-use slow::Slow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -46,6 +46,8 @@ pub(crate) struct Outbox {
     pub(crate) file_operations: Vec<FileOperation>,
     /// Operations that the ring gets beyond one for each of these, because they span several files or are too large.
     pub(crate) more_operations: u64,
+    /// For the ring, too: those that have waited for others of their namespace.
+    pub(crate) resumed: Vec<FileOperation>,
     /// For the loader.
     pub(crate) loads: Vec<Load>,
     /// Arithmetic of authentication.
@@ -106,8 +108,10 @@ pub(crate) struct Executor {
     /// For each place, the operations that are not due yet: the connection, whether the operation continues something,
     /// and the operation. Queues of namespaces without a latency model stay empty.
     delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
-    /// For each place, flushes and zeroes in files.
-    slow: Vec<Slow>,
+    /// For each place, operations on its files.
+    file_queues: Vec<FileQueue>,
+    /// Reads and writes of files of a place that run at a time.
+    pub(crate) file_operations_max: usize,
     /// Whether a memory namespace has a latency model.
     is_modelled: bool,
     /// Whether chains over memory go on at once: there is no latency model, and no trace runs.
@@ -134,7 +138,8 @@ impl Executor {
             lacks_arenas: false,
             spent: 0,
             delayed: Vec::new(),
-            slow: Vec::new(),
+            file_queues: Vec::new(),
+            file_operations_max: FILE_OPERATIONS,
             is_modelled: false,
             is_direct: true,
         };
@@ -146,7 +151,7 @@ impl Executor {
     pub(crate) fn serve(&mut self, served: &[Served]) {
         self.namespaces.serve(served);
         self.delayed.resize_with(self.namespaces.count(), DelayQueue::default);
-        self.slow.resize_with(self.namespaces.count(), Slow::default);
+        self.file_queues.resize_with(self.namespaces.count(), FileQueue::default);
         let mut all = (0..self.namespaces.count()).filter_map(|place| self.namespaces.at(place));
         self.is_modelled =
             all.any(|of| of.backend.memory().is_some_and(|memory| memory.latency().is_some()));
@@ -271,21 +276,23 @@ impl Executor {
             self.schedule.charge(connection, (more * FILE_OPERATION_UNITS) as i64);
             self.outbox.more_operations += more;
         }
-        let is_slow = is_zero || matches!(operation, FileOperation::Sync { .. });
         let operation = match backend {
-            Backend::Volume(volume) if is_slow => {
+            Backend::Volume(volume) => {
                 let group = self.admission.group(connection);
-                self.slow[operation.namespace()].begin(operation, group, volume.pieces() as usize)
+                let queue = &mut self.file_queues[operation.namespace()];
+                let most = self.file_operations_max;
+                queue.begin(operation, group, (volume.pieces() as usize, most))
             }
             _ => Some(operation),
         };
         self.outbox.file_operations.extend(operation);
     }
 
-    /// A flush or zeroing of files has ended: another begins.
-    pub(crate) fn slow_ended(&mut self, namespace: usize) {
+    /// A flush, or zeroes, of a namespace have ended, or else a read or a write: another begins, if one has waited.
+    #[inline]
+    pub(crate) fn file_operation_ended(&mut self, namespace: usize, is_slow: bool) {
         if let Backend::Volume(_) = &self.namespaces.get(namespace).backend {
-            self.outbox.file_operations.extend(self.slow[namespace].ended());
+            self.outbox.resumed.extend(self.file_queues[namespace].ended(is_slow));
         }
     }
 

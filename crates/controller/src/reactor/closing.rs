@@ -25,8 +25,8 @@ pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) 
 }
 
 /// The same for a connection that the target ends. Commands that end before it is closed are answered; chains are cut
-/// short if `cuts_chains`, and commands that are carried out in parts go no further.
-pub(super) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
+/// short if `cuts_chains`, zeroes go no further, and other operations on files that wait begin unless `cuts_chains`.
+pub(crate) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
     let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
     let Some(entry) = core.table.get_mut(index).filter(is_new) else { return };
     entry.cuts_chains |= cuts_chains && core.stop_at_ns.is_none();

@@ -141,27 +141,28 @@ pub(crate) fn file_done<I: Io>(
     core.mark_dirty(index);
 }
 
-/// Whether a flush or zeroes may begin that may have waited for other operations of their namespace: the host may have
-/// sent the command again elsewhere meanwhile, and written new data to the blocks.
-pub(crate) fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) -> bool {
-    let (FileOperation::Sync { command, .. } | FileOperation::Zero { command, .. }) = *operation
-    else {
-        return true;
-    };
+/// Whether an operation may begin that has waited for others of its namespace. Its host may have sent the command again
+/// elsewhere meanwhile, and written new data to the blocks.
+pub(super) fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) -> bool {
+    // A chain that nobody waits for ends after its read.
+    let Some(command) = operation.command() else { return true };
     let Some(entry) = core.table.get(command.connection) else { return false };
     let hears = match operation {
-        // A connection that the target ends gets the answers of its flushes.
-        FileOperation::Sync { .. } => !entry.cuts_chains,
-        _ => !entry.connection.is_abandoned,
+        FileOperation::Zero { .. } => !entry.connection.is_abandoned,
+        // A connection that the target ends gets its answers.
+        _ => !entry.cuts_chains,
     };
     hears && !core.is_given_up(command.connection)
 }
 
-/// A flush or zeroes do not begin, because no host waits for them.
-pub(crate) fn give_up<I: Io>(core: &mut Core<I>, command: CommandId) {
-    let index = command.connection;
+/// An operation on a file does not begin, because no host waits for it.
+pub(super) fn give_up<I: Io>(core: &mut Core<I>, operation: FileOperation) {
+    let Some(CommandId { connection: index, slot }) = operation.command() else { return };
+    if let Some(buffer) = operation.into_buffer() {
+        core.executor.buffers.recycle(buffer);
+    }
     let Some(mut cx) = core.context(index) else { return };
-    device_done::give_up(&mut cx, command.slot);
+    device_done::give_up(&mut cx, slot);
     let units = RESPONSE_UNITS + cx.executor.take_spent();
     let cost = core.spend(units);
     core.executor.schedule.charge(index, cost as i64);
@@ -171,6 +172,7 @@ pub(crate) fn give_up<I: Io>(core: &mut Core<I>, command: CommandId) {
 /// A chain's read from a file has completed; its data is in place if `result` is `length`.
 pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length: u32, result: i32) {
     let owner = core.executor.arenas.owner(chain);
+    core.executor.file_operation_ended(owner.namespace, false);
     let ok = result == length as i32;
     if !ok {
         if matches!(Failure::of(result), Failure::Cancelled) {

@@ -186,10 +186,11 @@ impl<I: Io> Core<I> {
 
     /// Whether the host has given a connection up, as far as the target knows.
     pub(super) fn is_given_up(&mut self, index: u32) -> bool {
-        let Some(connection) = self.connection(index) else { return true };
-        // A paused connection does not receive, so it does not notice the end.
-        connection.has_expired(self.executor.now_ns)
-            || (connection.is_paused() || connection.was_paused) && self.io.has_hung_up(index)
+        let Some(Entry { connection, closing, .. }) = self.table.get(index) else { return true };
+        // A paused connection does not receive, so it does not notice the end. One that the target closes looks as if
+        // the host had.
+        let may_be_gone = (connection.is_paused() || connection.was_paused) && !closing;
+        connection.has_expired(self.executor.now_ns) || may_be_gone && self.io.has_hung_up(index)
     }
 
     /// The latest time of the next turn, if no event comes before.

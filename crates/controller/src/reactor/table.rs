@@ -51,7 +51,7 @@ pub(crate) struct Entry {
     pub(crate) closing: bool,
     /// It takes no more input, and is queued to be closed.
     pub(super) is_over: bool,
-    /// Chains end at their next hop, Write Zeroes at its next part: no host waits for them.
+    /// No host waits for answers: chains end at their next hop, and operations on files that wait do not begin.
     pub(super) cuts_chains: bool,
     pub(super) closed_ns: u64,
     pub(super) party: Option<PartyIndex>,

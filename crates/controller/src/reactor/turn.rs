@@ -7,7 +7,6 @@ use super::io::Io;
 use super::state::{Core, Turn};
 use super::upkeep::tick;
 use crate::limits::GIVEN_UP_AT_ONCE;
-use crate::operation::FileOperation;
 use crate::transport::Port;
 
 /// Begins a turn.
@@ -82,28 +81,37 @@ fn note_answers<I: Io>(core: &mut Core<I>, index: u32) {
     }
 }
 
-/// Hands file operations to the ring, except flushes and zeroes that nobody waits for any more. Many such may have waited
-/// for each other: if they are too many for one call, the rest is left for the next, which comes soon, because their
-/// connections have been marked.
 fn submit_file_operations<I: Io>(core: &mut Core<I>) {
+    let mut operations = std::mem::take(&mut core.executor.outbox.file_operations);
+    for operation in operations.drain(..) {
+        core.io.file(&mut core.executor, operation);
+    }
+    core.executor.outbox.file_operations = operations;
     core.executor.outbox.more_operations = 0;
+    if !core.executor.outbox.resumed.is_empty() {
+        submit_resumed(core);
+    }
+}
+
+/// The same for operations that have waited, except those that nobody waits for any more. All that a host has sent may be
+/// given up: if it is too much for one call, the rest is left for the next, which comes soon, because the connections
+/// have been marked.
+#[cold]
+fn submit_resumed<I: Io>(core: &mut Core<I>) {
     let mut given_up = 0;
-    while given_up < GIVEN_UP_AT_ONCE && !core.executor.outbox.file_operations.is_empty() {
-        let mut operations = std::mem::take(&mut core.executor.outbox.file_operations);
+    while given_up < GIVEN_UP_AT_ONCE && !core.executor.outbox.resumed.is_empty() {
+        let mut operations = std::mem::take(&mut core.executor.outbox.resumed);
         for operation in operations.drain(..) {
-            match operation {
-                FileOperation::Sync { command, .. } | FileOperation::Zero { command, .. }
-                    if !is_wanted(core, &operation) =>
-                {
-                    give_up(core, command);
-                    given_up += 1;
-                }
-                operation => core.io.file(&mut core.executor, operation),
+            if is_wanted(core, &operation) {
+                core.io.file(&mut core.executor, operation);
+            } else {
+                give_up(core, operation);
+                given_up += 1;
             }
         }
         // Giving up lets others begin, which are in the outbox now.
-        if core.executor.outbox.file_operations.is_empty() {
-            core.executor.outbox.file_operations = operations;
+        if core.executor.outbox.resumed.is_empty() {
+            core.executor.outbox.resumed = operations;
         }
     }
 }

@@ -132,7 +132,7 @@ fn rig_over_file() -> (tempfile::NamedTempFile, Rig, Peer, [Peer; 2]) {
     (file, rig, admin, queues)
 }
 
-/// Ends operations on files successfully. Returns the connections of the flushes and zeroes among them.
+/// Ends operations on files successfully. Returns the connections of those that are no reads.
 fn end_operations(rig: &mut Rig, operations: Vec<FileOperation>) -> Vec<u32> {
     let mut of = Vec::new();
     for operation in operations {
@@ -140,6 +140,10 @@ fn end_operations(rig: &mut Rig, operations: Vec<FileOperation>) -> Vec<u32> {
             FileOperation::Sync { command, .. } | FileOperation::Zero { command, .. } => {
                 of.push(command.connection);
                 (command, 0, None)
+            }
+            FileOperation::Write { command, buffer, .. } => {
+                of.push(command.connection);
+                (command, buffer.len() as i32, Some(buffer))
             }
             FileOperation::Read { command, buffer, .. } => {
                 (command, buffer.len() as i32, Some(buffer))
@@ -152,26 +156,35 @@ fn end_operations(rig: &mut Rig, operations: Vec<FileOperation>) -> Vec<u32> {
     of
 }
 
-/// Zeroes that wait for others of their namespace do not begin once their host may have sent them by another path, and
-/// written new data; nor do flushes. What waits behind them begins.
+/// Writes and zeroes that wait for others of their namespace do not begin once their host may have sent them by another
+/// path, and then newer data; nor do flushes. What waits behind them begins.
 #[test]
-fn flushes_and_zeroes_that_wait_end_with_their_connection() {
+fn operations_that_wait_end_with_their_connection() {
     #[derive(Debug, PartialEq)]
     enum End {
         Closed,
         Silent,
         /// The connection does not receive, because too much of it is in flight.
         ClosedWhilePaused,
+        /// The same, but the target closes it: its host waits for the answers.
+        EndedWhilePaused,
     }
-    for end in [End::Closed, End::Silent, End::ClosedWhilePaused] {
-        for opcode in [opcode::nvm::WRITE_ZEROES, opcode::nvm::FLUSH] {
+    for end in [End::Closed, End::Silent, End::ClosedWhilePaused, End::EndedWhilePaused] {
+        let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+        for (sqe, data) in [
+            (Sqe::new(opcode::nvm::WRITE_ZEROES, 1), &[][..]),
+            (Sqe::new(opcode::nvm::FLUSH, 1), &[]),
+            (Sqe { sgl: Sgl::in_capsule(512), ..write }, &[7; 512]),
+        ] {
             let (_file, mut rig, admin, mut queues) = rig_over_file();
+            rig.core.executor.file_operations_max = SLOW_THREADS;
             for _ in 0..SLOW_THREADS + 2 {
-                queues[0].send(&mut rig, Sqe::new(opcode, 1), &[]);
+                queues[0].send(&mut rig, sqe, data);
             }
-            queues[1].send(&mut rig, Sqe::new(opcode, 1), &[]);
+            queues[1].send(&mut rig, sqe, data);
             let read = Rw { slba: 0, blocks: 256, fua: false }.to_sqe(opcode::nvm::READ, 1);
-            for _ in 0..if end == End::ClosedWhilePaused { 40 } else { 0 } {
+            let is_paused = matches!(end, End::ClosedWhilePaused | End::EndedWhilePaused);
+            for _ in 0..if is_paused { 40 } else { 0 } {
                 let read = Sqe { sgl: Sgl::transport(128 << 10), ..read };
                 queues[0].send(&mut rig, read, &[]);
             }
@@ -189,6 +202,10 @@ fn flushes_and_zeroes_that_wait_end_with_their_connection() {
                     assert!(rig.connection(queues[0].line).is_paused());
                     rig.hang_up(queues[0].line);
                 }
+                End::EndedWhilePaused => {
+                    assert!(rig.connection(queues[0].line).is_paused());
+                    rig.close_for_operator(queues[0].line);
+                }
             }
             let [gone, other] = queues.each_ref().map(|queue| rig.index(queue.line));
             let (reads, slow): (Vec<_>, Vec<_>) = begun
@@ -196,13 +213,26 @@ fn flushes_and_zeroes_that_wait_end_with_their_connection() {
                 .partition(|operation| matches!(operation, FileOperation::Read { .. }));
             assert_eq!(end_operations(&mut rig, slow), [gone; SLOW_THREADS]);
             let begun = std::mem::take(&mut rig.core.io.files);
-            let left = if end == End::Silent { vec![] } else { vec![other] };
-            assert_eq!(end_operations(&mut rig, begun), left, "{end:?} {opcode}");
+            // Zeroes of a connection that the target ends go no further.
+            let is_zeroes = sqe.opcode == opcode::nvm::WRITE_ZEROES;
+            let left = match end {
+                End::Silent => vec![],
+                End::EndedWhilePaused if !is_zeroes => vec![gone, gone, other],
+                _ => vec![other],
+            };
+            assert_eq!(end_operations(&mut rig, begun), left, "{end:?} {:x}", sqe.opcode);
             end_operations(&mut rig, reads);
+            while !rig.core.io.files.is_empty() {
+                let begun = std::mem::take(&mut rig.core.io.files);
+                end_operations(&mut rig, begun);
+            }
             let said = queues[1].hear(&mut rig);
             let [Said::Response(answer)] = said[..] else { panic!("one answer: {said:?}") };
             let given_up = answer.status == Status::ABORTED_SQ_DELETION;
             assert_eq!(given_up, end == End::Silent, "{answer:?}");
+            while !queues[0].hear(&mut rig).is_empty() {
+                rig.work();
+            }
             rig.finish();
         }
     }

@@ -151,13 +151,14 @@ impl Batch {
         self.pieces.clear();
         self.pins.clear();
         let remote = shared.remote.as_ref().filter(|_| has_lane && shared.is_kept());
+        let mut may_wait = true;
         for (index, read) in reads.iter_mut().enumerate() {
             let ours = read.file.is_of(shared) && !read.file.is_whole_namespace();
             let pin = match remote.filter(|_| ours) {
                 None => Err(ReadError::Request(NO_TARGET)),
                 Some(Remote { server: Server::Grants(..), .. }) => Err(ReadError::Request(GRANTED)),
                 Some(remote) => {
-                    let pin = read.file.begin().filter(|pin| {
+                    let pin = read.file.begin(&mut may_wait).filter(|pin| {
                         let Some(layout) = pin.layout() else { return false };
                         let end = layout.length_bytes();
                         let start = read.offset_bytes.min(end);

@@ -68,7 +68,7 @@ impl PushdownFile {
 
     /// Whether the target has a map of the file that is valid now. If not, requests a new one.
     pub(crate) fn has_valid_map(&self) -> bool {
-        self.is_whole_namespace() || self.begin().is_some()
+        self.is_whole_namespace() || self.begin(&mut true).is_some()
     }
 
     /// Whether it is the namespace itself.
@@ -152,15 +152,16 @@ impl PushdownFile {
     /// BPF-oF's algorithm 1 for this file: checks that the target's map is current, and pins it.
     /// Data that was written before this call is on the device when it returns. None if the file
     /// has no valid map. A new one has then been requested, unless only the keeper's check of
-    /// leases is overdue.
-    pub(crate) fn begin(&self) -> Option<Pin> {
+    /// leases is overdue. Waits for that check if it may, once for all files of a call: the keeper may be in a long
+    /// system call.
+    pub(crate) fn begin(&self, may_wait: &mut bool) -> Option<Pin> {
         let Some(mapping) = self.0.mapped.status().mapping.clone() else {
             self.refresh();
             return None;
         };
         let valid_until_ns = match self.check(&mapping) {
             // The keeper checks leases once a second, unless this process was stopped or the target does not answer.
-            Err(Doubt::Unknown) => {
+            Err(Doubt::Unknown) if std::mem::take(may_wait) => {
                 self.0.shared.wait_seen(LOOK_PATIENCE);
                 self.check(&mapping)
             }

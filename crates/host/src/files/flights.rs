@@ -41,7 +41,8 @@ impl Flights {
         flight.looks.extend(files.iter().map(PushdownFile::looks));
         let mapped = || files.iter().filter(|file| !file.is_whole_namespace());
         // All files, so that each file without a map requests one.
-        flight.pins.extend(mapped().filter_map(PushdownFile::begin));
+        let mut may_wait = true;
+        flight.pins.extend(mapped().filter_map(|file| file.begin(&mut may_wait)));
         if flight.pins.len() == mapped().count() {
             return Ok(id);
         }

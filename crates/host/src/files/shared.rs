@@ -141,8 +141,6 @@ pub(crate) struct Shared {
     pub(crate) kept: AtomicBool,
     /// The keeper knows of all lease breaks that began before this time, in ns of [`now_ns`](super::lease::now_ns).
     seen_ns: AtomicU64,
-    /// The value of `seen_ns` for whose change a call has waited in vain.
-    missed_ns: AtomicU64,
     pub(crate) next_id: AtomicU32,
     /// The lanes that readers share, if they do.
     pub(crate) lanes: OnceLock<SharedLanes>,
@@ -168,7 +166,6 @@ impl Shared {
             signal: OnceLock::new(),
             kept: AtomicBool::new(false),
             seen_ns: AtomicU64::new(0),
-            missed_ns: AtomicU64::new(u64::MAX),
             next_id: AtomicU32::new(1),
             lanes: OnceLock::new(),
             idle_lanes: Mutex::default(),
@@ -295,19 +292,10 @@ impl Shared {
     }
 
     /// Wakes the keeper and waits until it has checked for broken leases, for at most `patience`.
-    ///
-    /// Does not wait if another call has waited since the last check in vain: the keeper is in a long system call, and
-    /// each file of each chain would wait.
     pub(crate) fn wait_seen(&self, patience: Duration) {
         let before = self.seen_ns();
-        if self.missed_ns.load(Ordering::Relaxed) == before {
-            return;
-        }
         self.wake();
         self.wait_until(patience, &mut || self.seen_ns() != before);
-        if self.seen_ns() == before {
-            self.missed_ns.store(before, Ordering::Relaxed);
-        }
     }
 
     /// Whether there are more readers, assumed to be one per thread, than processors: then a thread
@@ -333,24 +321,5 @@ impl Shared {
     /// Whether the keeper makes and sends maps.
     pub(crate) fn is_kept(&self) -> bool {
         self.kept.load(Ordering::SeqCst)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The keeper may be in a system call for seconds: chains of many files do not wait for each of them.
-    #[test]
-    fn one_call_waits_for_a_keeper_that_does_not_look() {
-        let shared = Shared::new(None, true);
-        shared.kept.store(true, Ordering::SeqCst);
-        shared.wait_seen(Duration::from_millis(1));
-        let (patience, begun) = (Duration::from_secs(10), Instant::now());
-        shared.wait_seen(patience);
-        assert!(begun.elapsed() < patience);
-        shared.saw(7);
-        shared.wait_seen(Duration::from_millis(1));
-        assert_eq!(shared.missed_ns.load(Ordering::Relaxed), 7);
     }
 }

@@ -170,8 +170,8 @@ impl World {
                 let host = host.ok_or("the host is gone")?;
                 self.check_chain_error((link, host), call, begun, status)
             }
-            // A flush that waited for others until its host was gone.
-            What::Flush { .. }
+            // An operation that waited for others until its host was gone.
+            What::Read { .. } | What::Flush { .. } | What::Compare { .. } | What::Plain
                 if status.same_code(Status::ABORTED_SQ_DELETION)
                     && host.is_some_and(|host| self.may_close(link, host)) =>
             {

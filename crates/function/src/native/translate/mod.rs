@@ -102,9 +102,10 @@ const MAX_FRAME_BYTES: u32 = 64 << 10;
 const MAX_NESTED_LOOPS: usize = 64;
 
 /// Maximum of the number of jumps back into the middle of a loop, that is into a block through which not all paths go,
-/// times the square of the number of blocks, for all functions of a program together. The register allocator's search for dominators takes a pass over the blocks
-/// for each of these jumps, and a pass may take a time that grows with the square of their number: together some 0.2 s
-/// at this limit, and 4 s for 256 such jumps in a program of 4096 slots. Compilers make hardly any.
+/// times the square of the number of blocks, for all functions of a program together. The register allocator's search
+/// for dominators takes a pass over the blocks for each of these jumps, and a pass may take a time that grows with the
+/// square of their number: together some 0.2 s at this limit, and 4 s for 256 such jumps in a program of 4096 slots.
+/// Compilers make hardly any.
 const MAX_SEARCH: u64 = 1 << 30;
 
 /// Checks the nesting of loops. Returns the function's part of [`MAX_SEARCH`].
