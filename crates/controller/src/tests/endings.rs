@@ -156,21 +156,44 @@ fn end_operations(rig: &mut Rig, operations: Vec<FileOperation>) -> Vec<u32> {
     of
 }
 
+/// How the host of a connection, or the target, ends it.
+#[derive(Debug, PartialEq)]
+enum End {
+    Closed,
+    Silent,
+    /// The connection does not receive, because too much of it is in flight.
+    ClosedWhilePaused,
+    /// The same, but the target closes it: its host waits for the answers.
+    EndedWhilePaused,
+}
+
+impl End {
+    fn come(&self, rig: &mut Rig, (admin, io): (&Peer, &Peer)) {
+        match self {
+            End::Closed => rig.close(io.line),
+            End::Silent => {
+                let controller = rig.connection(admin.line).controller().expect("connected");
+                controller.kato_ms.store(5_000, Ordering::Relaxed);
+                rig.core.io.now_ns += 20_000_000_000;
+            }
+            End::ClosedWhilePaused => {
+                assert!(rig.connection(io.line).is_paused());
+                rig.hang_up(io.line);
+            }
+            End::EndedWhilePaused => {
+                assert!(rig.connection(io.line).is_paused());
+                rig.close_for_operator(io.line);
+            }
+        }
+    }
+}
+
 /// Writes and zeroes that wait for others of their namespace do not begin once their host may have sent them by another
 /// path, and then newer data; nor do flushes. What waits behind them begins.
 #[test]
 fn operations_that_wait_end_with_their_connection() {
-    #[derive(Debug, PartialEq)]
-    enum End {
-        Closed,
-        Silent,
-        /// The connection does not receive, because too much of it is in flight.
-        ClosedWhilePaused,
-        /// The same, but the target closes it: its host waits for the answers.
-        EndedWhilePaused,
-    }
+    let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
     for end in [End::Closed, End::Silent, End::ClosedWhilePaused, End::EndedWhilePaused] {
-        let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
         for (sqe, data) in [
             (Sqe::new(opcode::nvm::WRITE_ZEROES, 1), &[][..]),
             (Sqe::new(opcode::nvm::FLUSH, 1), &[]),
@@ -191,27 +214,12 @@ fn operations_that_wait_end_with_their_connection() {
             rig.work();
             let begun = std::mem::take(&mut rig.core.io.files);
             assert!(begun.len() >= SLOW_THREADS, "{begun:?}");
-            match end {
-                End::Closed => rig.close(queues[0].line),
-                End::Silent => {
-                    let controller = rig.connection(admin.line).controller().expect("connected");
-                    controller.kato_ms.store(5_000, Ordering::Relaxed);
-                    rig.core.io.now_ns += 20_000_000_000;
-                }
-                End::ClosedWhilePaused => {
-                    assert!(rig.connection(queues[0].line).is_paused());
-                    rig.hang_up(queues[0].line);
-                }
-                End::EndedWhilePaused => {
-                    assert!(rig.connection(queues[0].line).is_paused());
-                    rig.close_for_operator(queues[0].line);
-                }
-            }
+            end.come(&mut rig, (&admin, &queues[0]));
             let [gone, other] = queues.each_ref().map(|queue| rig.index(queue.line));
-            let (reads, slow): (Vec<_>, Vec<_>) = begun
-                .into_iter()
-                .partition(|operation| matches!(operation, FileOperation::Read { .. }));
-            assert_eq!(end_operations(&mut rig, slow), [gone; SLOW_THREADS]);
+            let is_read =
+                |operation: &FileOperation| matches!(operation, FileOperation::Read { .. });
+            let (reads, others): (Vec<_>, Vec<_>) = begun.into_iter().partition(is_read);
+            assert_eq!(end_operations(&mut rig, others), [gone; SLOW_THREADS]);
             let begun = std::mem::take(&mut rig.core.io.files);
             // Zeroes of a connection that the target ends go no further.
             let is_zeroes = sqe.opcode == opcode::nvm::WRITE_ZEROES;
