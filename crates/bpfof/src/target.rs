@@ -546,7 +546,7 @@ fn move_hosts(old: Client, server: &Server, claims: Arc<Claims>) -> io::Result<(
             // A target that takes over from this one meanwhile needs the files unlocked.
             let locked = claims.change().map(|_changing| lock_files());
             match locked {
-                Some(Ok(())) => return,
+                Some(Ok(())) => return were_moved(),
                 Some(Err(error)) if !std::mem::replace(&mut is_told, true) => {
                     log::warn!("the files of namespaces cannot be locked yet: {error}");
                 }

@@ -323,6 +323,8 @@ fn a_frozen_file_system_leaves_other_disks_alone() {
     other.submit(0, write).expect("there is room");
     other.submit(1, Request::Flush { nsid: 2 }).expect("there is room");
     assert_eq!(wait(&mut other, 20_000), 0, "the other disk waits for the frozen one");
+    // It can be read.
+    other.read(1, 0, &mut [0; BLOCK]).expect("read");
     drop(frozen);
     assert_eq!(lanes.iter_mut().map(|lane| wait(lane, 30_000)).sum::<usize>(), 0);
     drop(lanes);

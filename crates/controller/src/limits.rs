@@ -127,9 +127,10 @@ pub(crate) const FILE_OPERATION_UNITS: u64 = units_of_us(1) / 2;
 /// Threads of the kernel that flushes and zeroes of a namespace of files take at a time on each reactor; others wait. A
 /// namespace of more files takes as many as it has files.
 pub(crate) const SLOW_THREADS: usize = 16;
-/// Reads and writes of a namespace of files that run at a time on each reactor; others wait. More do not make a drive
-/// faster. If the drive does not answer, each may keep one of the kernel's 1024 threads.
-pub(crate) const FILE_OPERATIONS: usize = 256;
+/// Reads of a namespace of files that run at a time on each reactor, and half as many writes; others wait. More do not
+/// make a drive faster. If the drive does not answer, each may keep one of the kernel's 1024 threads, or one for each
+/// file that it spans.
+pub(crate) const FILE_READS: usize = 256;
 /// Operations on files that have waited and that a reactor gives up in one piece, because their host is gone: some 20 µs.
 /// When so many were given up, others wait, except those that were to begin at the same moment.
 pub(crate) const GIVEN_UP_AT_ONCE: usize = 64;

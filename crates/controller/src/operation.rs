@@ -121,6 +121,15 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What an operation on files does. The number of each kind is limited by itself, because a disk may do one and not
+/// another: a frozen file system can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileWork {
+    Read,
+    Write,
+    FlushOrZeroes,
+}
+
 /// An operation for the ring, on the file or drive of the namespace at this place. Offsets and lengths
 /// are in bytes.
 #[derive(Debug)]
@@ -144,9 +153,13 @@ impl FileOperation {
         }
     }
 
-    /// Whether it is a flush or zeroes.
-    pub(crate) const fn is_slow(&self) -> bool {
-        matches!(self, FileOperation::Sync { .. } | FileOperation::Zero { .. })
+    /// What it does.
+    pub(crate) const fn work(&self) -> FileWork {
+        match self {
+            FileOperation::Read { .. } | FileOperation::ChainRead { .. } => FileWork::Read,
+            FileOperation::Write { .. } => FileWork::Write,
+            FileOperation::Sync { .. } | FileOperation::Zero { .. } => FileWork::FlushOrZeroes,
+        }
     }
 
     /// Its command, unless it is a chain's.

@@ -2,6 +2,7 @@
 //! It knows no PDUs.
 
 use crate::limits::{BUFFER_BYTES, MAX_IN_FLIGHT_BYTES, STRANGER_SLOTS};
+use crate::operation::FileWork;
 use crate::refusal::Reply;
 use crate::vectors::Vector;
 use bpfof_device::IoBuffer;
@@ -92,15 +93,16 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Whether it waits for a flush or for zeroes.
-    pub(crate) fn is_slow(&self) -> bool {
-        matches!(
-            self,
+    /// What the command's operation on files does, if it has one.
+    pub(crate) fn file_work(&self) -> FileWork {
+        match self {
             State::Flush { .. }
-                | State::Zeroes { .. }
-                | State::ZeroesThenSync { .. }
-                | State::Deallocate(_)
-        )
+            | State::Zeroes { .. }
+            | State::ZeroesThenSync { .. }
+            | State::Deallocate(_) => FileWork::FlushOrZeroes,
+            State::Write { .. } => FileWork::Write,
+            _ => FileWork::Read,
+        }
     }
 
     /// Whether the command is carried out in parts.

@@ -122,9 +122,9 @@ pub(crate) fn give_up(cx: &mut Context<'_>, slot: u16) {
 /// Lets the next operation of a namespace begin, because one of a command has ended.
 fn operation_ended(cx: &mut Context<'_>, slot: u16) {
     let state = &*cx.connection.queue.state_mut(slot);
-    let is_slow = state.is_slow();
+    let work = state.file_work();
     if let Some(namespace) = state.namespace() {
-        cx.executor.file_operation_ended(namespace, is_slow);
+        cx.executor.file_operation_ended(namespace, work);
     }
 }
 

@@ -7,38 +7,43 @@
 //! with thousands of operations does not keep out the others.
 
 use crate::limits::SLOW_THREADS;
-use crate::operation::FileOperation;
+use crate::operation::{FileOperation, FileWork};
 use std::collections::VecDeque;
 
 /// The operations of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct FileQueue {
+    reads: Turns,
+    writes: Turns,
     /// Flushes and zeroes.
     slow: Turns,
-    /// Reads and writes.
-    quick: Turns,
 }
 
 impl FileQueue {
     /// Returns the operation of this group if it is to run now. Otherwise it waits. The namespace has this number of
-    /// files, and this number of reads and writes run at a time; both are always the same.
+    /// files, and this number of reads and half as many writes run at a time; all are always the same.
     #[inline]
     pub(super) fn begin(
         &mut self,
         operation: FileOperation,
         group: u32,
-        (files, most): (usize, usize),
+        (files, reads_max): (usize, usize),
     ) -> Option<FileOperation> {
-        match operation.is_slow() {
-            true => self.slow.begin(operation, group, (files, SLOW_THREADS)),
-            false => self.quick.begin(operation, group, (1, most)),
+        match operation.work() {
+            FileWork::Read => self.reads.begin(operation, group, (1, reads_max)),
+            FileWork::Write => self.writes.begin(operation, group, (1, reads_max / 2)),
+            FileWork::FlushOrZeroes => self.slow.begin(operation, group, (files, SLOW_THREADS)),
         }
     }
 
-    /// A flush or zeroes have ended, or else a read or a write. Returns the next such operation, which is to run now.
+    /// An operation of this kind has ended. Returns the next one, which is to run now.
     #[inline]
-    pub(super) fn ended(&mut self, is_slow: bool) -> Option<FileOperation> {
-        if is_slow { self.slow.ended() } else { self.quick.ended() }
+    pub(super) fn ended(&mut self, work: FileWork) -> Option<FileOperation> {
+        match work {
+            FileWork::Read => self.reads.ended(),
+            FileWork::Write => self.writes.ended(),
+            FileWork::FlushOrZeroes => self.slow.ended(),
+        }
     }
 }
 
@@ -120,7 +125,8 @@ mod tests {
             let begun = queue.begin(flush(number), 0, (2, 1)).map(slot);
             assert_eq!(begun, (number < most).then_some(number));
         }
-        let next: Vec<_> = (0..most + 2).map(|_| queue.ended(true).map(slot)).collect();
+        let next: Vec<_> =
+            (0..most + 2).map(|_| queue.ended(FileWork::FlushOrZeroes).map(slot)).collect();
         assert_eq!(next[..3], [Some(most), Some(most + 1), None]);
         assert_eq!((queue.slow.running, queue.slow.waiting.len()), (0, 0));
         let alone =
@@ -137,8 +143,9 @@ mod tests {
         for number in 100..103 {
             assert!(queue.begin(flush(number), number.into(), (SLOW_THREADS, 1)).is_none());
         }
-        let next: Vec<_> =
-            (0..6).map(|_| queue.ended(true).map(slot).expect("one waits")).collect();
+        let next: Vec<_> = (0..6)
+            .map(|_| queue.ended(FileWork::FlushOrZeroes).map(slot).expect("one waits"))
+            .collect();
         assert_eq!(next, [1, 100, 101, 102, 2, 3]);
     }
 
@@ -153,8 +160,8 @@ mod tests {
         let begun = (0..20).filter(|_| queue.begin(read(), 0, (1, 10)).is_some());
         assert_eq!(begun.count(), 10);
         assert!(queue.begin(flush(0), 0, (1, 10)).is_some());
-        let next = (0..20).filter(|_| queue.ended(false).is_some()).count();
-        assert_eq!((next, queue.quick.running), (10, 0));
-        assert!(queue.ended(true).is_none());
+        let next = (0..20).filter(|_| queue.ended(FileWork::Read).is_some()).count();
+        assert_eq!((next, queue.reads.running), (10, 0));
+        assert!(queue.ended(FileWork::FlushOrZeroes).is_none());
     }
 }

@@ -19,7 +19,7 @@ use crate::command_log::{CommandLog, Topic};
 use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::limits::{
-    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, FILE_OPERATIONS, MAX_KEPT_FUNCTIONS,
+    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, FILE_READS, MAX_KEPT_FUNCTIONS,
     VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT,
 };
 use crate::loader::Load;
@@ -28,7 +28,7 @@ use crate::namespace::Namespace;
 use crate::namespace_table::{NamespaceTable, Served};
 use crate::observe::tracer::Trace;
 use crate::observe::{HopLog, Observer};
-use crate::operation::{ChainOf, CommandId, Fenced, FileOperation, Operation};
+use crate::operation::{ChainOf, CommandId, Fenced, FileOperation, FileWork, Operation};
 use crate::queue::Slot;
 use crate::registry::Registry;
 use crate::schedule::{Run, Schedule};
@@ -110,8 +110,8 @@ pub(crate) struct Executor {
     delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
     /// For each place, operations on its files.
     file_queues: Vec<FileQueue>,
-    /// Reads and writes of files of a place that run at a time.
-    pub(crate) file_operations_max: usize,
+    /// Reads of files of a place that run at a time. Writes are half as many.
+    pub(crate) file_reads_max: usize,
     /// Whether a memory namespace has a latency model.
     is_modelled: bool,
     /// Whether chains over memory go on at once: there is no latency model, and no trace runs.
@@ -139,7 +139,7 @@ impl Executor {
             spent: 0,
             delayed: Vec::new(),
             file_queues: Vec::new(),
-            file_operations_max: FILE_OPERATIONS,
+            file_reads_max: FILE_READS,
             is_modelled: false,
             is_direct: true,
         };
@@ -280,7 +280,7 @@ impl Executor {
             Backend::Volume(volume) => {
                 let group = self.admission.group(connection);
                 let queue = &mut self.file_queues[operation.namespace()];
-                let most = self.file_operations_max;
+                let most = self.file_reads_max;
                 queue.begin(operation, group, (volume.pieces() as usize, most))
             }
             _ => Some(operation),
@@ -288,11 +288,11 @@ impl Executor {
         self.outbox.file_operations.extend(operation);
     }
 
-    /// A flush, or zeroes, of a namespace have ended, or else a read or a write: another begins, if one has waited.
+    /// An operation of this kind has ended in a namespace: another begins, if one has waited.
     #[inline]
-    pub(crate) fn file_operation_ended(&mut self, namespace: usize, is_slow: bool) {
+    pub(crate) fn file_operation_ended(&mut self, namespace: usize, work: FileWork) {
         if let Backend::Volume(_) = &self.namespaces.get(namespace).backend {
-            self.outbox.resumed.extend(self.file_queues[namespace].ended(is_slow));
+            self.outbox.resumed.extend(self.file_queues[namespace].ended(work));
         }
     }
 

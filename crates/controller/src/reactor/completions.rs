@@ -11,7 +11,7 @@ use crate::commands::{authentication, device_done, events, file_maps, functions}
 use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::loader::Loaded;
-use crate::operation::{CommandId, Failure, FileOperation, Operation};
+use crate::operation::{CommandId, Failure, FileOperation, FileWork, Operation};
 use crate::report::ReactorReport;
 use crate::reporting::{HostPart, Part, connection_report};
 use crate::transport::{Port, Received};
@@ -152,6 +152,10 @@ pub(super) fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) ->
         // A connection that the target ends gets its answers.
         _ => !entry.cuts_chains,
     };
+    if operation.work() == FileWork::Read {
+        // It has no effect, and so is not worth asking the socket.
+        return hears && !entry.connection.has_expired(core.executor.now_ns);
+    }
     hears && !core.is_given_up(command.connection)
 }
 
@@ -172,7 +176,7 @@ pub(super) fn give_up<I: Io>(core: &mut Core<I>, operation: FileOperation) {
 /// A chain's read from a file has completed; its data is in place if `result` is `length`.
 pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length: u32, result: i32) {
     let owner = core.executor.arenas.owner(chain);
-    core.executor.file_operation_ended(owner.namespace, false);
+    core.executor.file_operation_ended(owner.namespace, FileWork::Read);
     let ok = result == length as i32;
     if !ok {
         if matches!(Failure::of(result), Failure::Cancelled) {

@@ -283,8 +283,9 @@ impl<I: Io> Core<I> {
     fn look_at_clock(&mut self) -> u64 {
         let now_ns = self.io.now_ns();
         self.executor.now_ns = now_ns;
-        let Outbox { file_operations, more_operations, .. } = &self.executor.outbox;
-        self.turn.look_at_clock(now_ns, file_operations.len() as u64 + more_operations)
+        let Outbox { file_operations, resumed, more_operations, .. } = &self.executor.outbox;
+        let operations = file_operations.len() + resumed.len();
+        self.turn.look_at_clock(now_ns, operations as u64 + more_operations)
     }
 
     /// Notes work for a connection; returns its cost. Long work costs its time by the clock and not its price, which is
