@@ -421,7 +421,9 @@ fn save_text(to_save: ToSave<'_>, texts: &mut Texts) -> Result<(), String> {
     let saved = std::fs::read_to_string(path).and_then(|now| match now == before {
         true => write_over(path, &text),
         // The change may have taken seconds.
-        false => Err(io::Error::other("somebody else has changed the file meanwhile; edit it")),
+        false => Err(io::Error::other(
+            "somebody else has changed the file meanwhile; make the change there as well",
+        )),
     });
     saved.map_err(|error| {
         format!("the change is in force, but cannot be saved in {}: {error}", path.display())
