@@ -64,8 +64,8 @@ pub const MAX_CALLS: usize = 1024;
 /// thousand jumps that lead into each other's loops. The programs of this project have up to 70.
 pub const MAX_JUMPS_BACK: usize = 256;
 /// Maximum effort of compiling one program: an instruction counts 1, a call [`CALL_EFFORT`] more; an entry that is also
-/// called is compiled, and counts, twice. The time of register
-/// allocation grows with the square of the effort: it is about 0.3 s at this limit.
+/// called is compiled, and counts, twice. The time of register allocation grows with the square of the effort: it is
+/// about 0.3 s at this limit.
 pub const MAX_EFFORT: usize = 5120;
 /// Effort of a call, beside the 1 of every instruction.
 pub const CALL_EFFORT: usize = 3;
