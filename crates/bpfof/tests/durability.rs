@@ -270,8 +270,8 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Each write to a frozen file system keeps a thread of the kernel. More writes than there are threads leave some for the
-/// flushes of another disk.
+/// Each write to a frozen file system keeps a thread of the kernel. More writes than there are threads, to several
+/// namespaces of the file system, leave some for the flushes of another disk.
 #[test]
 fn a_frozen_file_system_leaves_other_disks_alone() {
     const LANES: u64 = 10;
@@ -287,7 +287,11 @@ fn a_frozen_file_system_leaves_other_disks_alone() {
     std::fs::create_dir(&mount).expect("a folder");
     run("mount", &["-o", "loop", &image, &mount]);
     let _mounted = Mounted(&mount);
-    let mut target = start(&[Path::new(&mount).join("disk"), directory.path().join("other")]);
+    let mut disks: Vec<_> =
+        (0..LANES).map(|disk| Path::new(&mount).join(format!("disk{disk}"))).collect();
+    disks.push(directory.path().join("other"));
+    let mut target = start(&disks);
+    let on_other = LANES as u32 + 1;
     let url = target.url.parse().expect("an address");
     let controller = Controller::connect(&url, Options::default()).expect("it connects");
     let mut lanes: Vec<Lane> =
@@ -308,20 +312,19 @@ fn a_frozen_file_system_leaves_other_disks_alone() {
     let frozen = Frozen::freeze(&mount);
     for (number, lane) in lanes.iter_mut().enumerate() {
         for write in 0..WRITES {
-            let block = (number as u64 * WRITES + write) % 1024;
             let request = Request::Write {
-                nsid: 1,
-                offset_bytes: block * BLOCK as u64,
-                data: &stamp(block, write),
+                nsid: number as u32 + 1,
+                offset_bytes: write * BLOCK as u64,
+                data: &stamp(write, write),
                 fua: false,
             };
             lane.submit(write, request).expect("there is room");
         }
     }
     assert_eq!(lanes.iter_mut().map(|lane| wait(lane, 100)).sum::<usize>() as u64, LANES * WRITES);
-    let write = Request::Write { nsid: 2, offset_bytes: 0, data: &stamp(0, 1), fua: false };
+    let write = Request::Write { nsid: on_other, offset_bytes: 0, data: &stamp(0, 1), fua: false };
     other.submit(0, write).expect("there is room");
-    other.submit(1, Request::Flush { nsid: 2 }).expect("there is room");
+    other.submit(1, Request::Flush { nsid: on_other }).expect("there is room");
     assert_eq!(wait(&mut other, 20_000), 0, "the other disk waits for the frozen one");
     // It can be read.
     other.read(1, 0, &mut [0; BLOCK]).expect("read");

@@ -124,12 +124,12 @@ pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
 /// An operation on a file or drive, which is handed to the ring at the end of the turn: its entry, and the kernel's
 /// work in the submitting system call. A core does some two million in a second.
 pub(crate) const FILE_OPERATION_UNITS: u64 = units_of_us(1) / 2;
-/// Threads of the kernel that flushes and zeroes of a namespace of files take at a time on each reactor; others wait. A
-/// namespace of more files takes as many as it has files.
+/// Threads of the kernel that flushes and zeroes of files on a disk take at a time on each reactor; others wait. That of
+/// a namespace of more files takes as many as it has files.
 pub(crate) const SLOW_THREADS: usize = 16;
-/// Reads of a namespace of files that run at a time on each reactor, and half as many writes; others wait. More do not
-/// make a drive faster. If the drive does not answer, each may keep one of the kernel's 1024 threads, or one for each
-/// file that it spans.
+/// Reads of files on a disk that run at a time on each reactor, and half as many writes; others wait. More do not make a
+/// drive faster. If the drive does not answer, each may keep one of the kernel's 1024 threads, or one for each chunk of
+/// a striped namespace that it spans.
 pub(crate) const FILE_READS: usize = 256;
 /// Operations on files that have waited and that a reactor gives up in one piece, because their host is gone: some 20 µs.
 /// When so many were given up, others wait, except those that were to begin at the same moment.

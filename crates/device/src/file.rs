@@ -120,6 +120,7 @@ pub struct FileNamespace {
     file: File,
     path: PathBuf,
     kind: FileType,
+    disk: u64,
     /// Size when it was opened.
     size_bytes: u64,
     block_bytes: u32,
@@ -176,10 +177,13 @@ impl FileNamespace {
             }
             error => failed(if size_bytes.is_some() { "open or create" } else { "open" })(error),
         })?;
-        let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed("examine"))?.st_mode);
-        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
-            return Err(FileError::Kind { path: path.to_owned() });
-        }
+        let stat = fstat(&fd).map_err(failed("examine"))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let disk = match kind {
+            FileType::RegularFile => stat.st_dev,
+            FileType::BlockDevice => stat.st_rdev,
+            _ => return Err(FileError::Kind { path: path.to_owned() }),
+        };
         lock(&fd, how).map_err(not_locked(path))?;
         let file = File::from(fd);
         let size = settle_size(&file, path, kind, size_bytes, block_bytes)?;
@@ -199,7 +203,8 @@ impl FileNamespace {
         };
         let zeroes = Zeroes::of(&file, kind, block_bytes);
         let path = path.to_owned();
-        Ok(FileNamespace { file, path, kind, size_bytes: size, block_bytes, direct, watch, zeroes })
+        let size_bytes = size;
+        Ok(FileNamespace { file, path, kind, disk, size_bytes, block_bytes, direct, watch, zeroes })
     }
 
     /// Changes the lock.
@@ -227,6 +232,11 @@ impl FileNamespace {
     /// A size rounded down to logical blocks.
     pub(crate) fn whole_blocks(&self, bytes: u64) -> u64 {
         bytes - bytes % u64::from(self.block_bytes)
+    }
+
+    /// Device number of its file system, or of the block device that it is.
+    pub(crate) fn disk(&self) -> u64 {
+        self.disk
     }
 
     /// The file.

@@ -33,6 +33,7 @@ pub struct Part {
 pub struct Volume {
     pieces: Vec<FileNamespace>,
     map: PieceMap,
+    disks: Vec<u64>,
     /// Held while a thread looks for lost writes.
     looking: Mutex<()>,
 }
@@ -105,7 +106,15 @@ impl PieceMap {
 
 impl Volume {
     fn of(pieces: Vec<FileNamespace>, map: PieceMap) -> Volume {
-        Volume { pieces, map, looking: Mutex::default() }
+        let mut disks: Vec<u64> = pieces.iter().map(FileNamespace::disk).collect();
+        disks.sort_unstable();
+        disks.dedup();
+        Volume { pieces, map, disks, looking: Mutex::default() }
+    }
+
+    /// Device numbers of the file systems and block devices with its files, each once, in ascending order.
+    pub fn disks(&self) -> &[u64] {
+        &self.disks
     }
 
     /// A volume of one file.

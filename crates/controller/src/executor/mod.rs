@@ -19,7 +19,7 @@ use crate::command_log::{CommandLog, Topic};
 use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::limits::{
-    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, FILE_READS, MAX_KEPT_FUNCTIONS,
+    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, MAX_KEPT_FUNCTIONS,
     VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT,
 };
 use crate::loader::Load;
@@ -34,7 +34,7 @@ use crate::registry::Registry;
 use crate::schedule::{Run, Schedule};
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
-use file_queue::FileQueue;
+use file_queue::FileQueues;
 use log::Level;
 use std::fmt;
 use std::sync::Arc;
@@ -108,10 +108,7 @@ pub(crate) struct Executor {
     /// For each place, the operations that are not due yet: the connection, whether the operation continues something,
     /// and the operation. Queues of namespaces without a latency model stay empty.
     delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
-    /// For each place, operations on its files.
-    file_queues: Vec<FileQueue>,
-    /// Reads of files of a place that run at a time. Writes are half as many.
-    pub(crate) file_reads_max: usize,
+    file_queues: FileQueues,
     /// Whether a memory namespace has a latency model.
     is_modelled: bool,
     /// Whether chains over memory go on at once: there is no latency model, and no trace runs.
@@ -138,8 +135,7 @@ impl Executor {
             lacks_arenas: false,
             spent: 0,
             delayed: Vec::new(),
-            file_queues: Vec::new(),
-            file_reads_max: FILE_READS,
+            file_queues: FileQueues::default(),
             is_modelled: false,
             is_direct: true,
         };
@@ -151,8 +147,9 @@ impl Executor {
     pub(crate) fn serve(&mut self, served: &[Served]) {
         self.namespaces.serve(served);
         self.delayed.resize_with(self.namespaces.count(), DelayQueue::default);
-        self.file_queues.resize_with(self.namespaces.count(), FileQueue::default);
-        let mut all = (0..self.namespaces.count()).filter_map(|place| self.namespaces.at(place));
+        let all = (0..self.namespaces.count()).map(|place| self.namespaces.at(place));
+        self.file_queues.serve(all.clone().map(|of| of?.backend.volume()));
+        let mut all = all.flatten();
         self.is_modelled =
             all.any(|of| of.backend.memory().is_some_and(|memory| memory.latency().is_some()));
         self.is_direct = !self.is_modelled && !self.observer.is_tracing();
@@ -279,21 +276,26 @@ impl Executor {
         let operation = match backend {
             Backend::Volume(volume) => {
                 let group = self.admission.group(connection);
-                let queue = &mut self.file_queues[operation.namespace()];
-                let most = self.file_reads_max;
-                queue.begin(operation, group, (volume.pieces() as usize, most))
+                self.file_queues.begin(operation, group, volume)
             }
             _ => Some(operation),
         };
         self.outbox.file_operations.extend(operation);
     }
 
-    /// An operation of this kind has ended in a namespace: another begins, if one has waited.
+    /// An operation of this kind has ended in a namespace: others of its disk begin, if some have waited.
     #[inline]
     pub(crate) fn file_operation_ended(&mut self, namespace: usize, work: FileWork) {
-        if let Backend::Volume(_) = &self.namespaces.get(namespace).backend {
-            self.outbox.resumed.extend(self.file_queues[namespace].ended(work));
+        if let Backend::Volume(volume) = &self.namespaces.get(namespace).backend {
+            let resumed = &mut self.outbox.resumed;
+            self.file_queues.ended(work, (namespace, volume), |next| resumed.push(next));
         }
+    }
+
+    /// Lets this number of reads of a disk's files run at a time, and half as many writes.
+    #[cfg(test)]
+    pub(crate) fn limit_file_reads(&mut self, most: usize) {
+        self.file_queues.reads_max = most;
     }
 
     /// Queues a command that reads `range`: offset and length in bytes.

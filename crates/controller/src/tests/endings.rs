@@ -200,7 +200,7 @@ fn operations_that_wait_end_with_their_connection() {
             (Sqe { sgl: Sgl::in_capsule(512), ..write }, &[7; 512]),
         ] {
             let (_file, mut rig, admin, mut queues) = rig_over_file();
-            rig.core.executor.file_reads_max = 2 * SLOW_THREADS;
+            rig.core.executor.limit_file_reads(2 * SLOW_THREADS);
             for _ in 0..SLOW_THREADS + 2 {
                 queues[0].send(&mut rig, sqe, data);
             }

@@ -407,7 +407,7 @@ impl Machine {
             let mut core = Core::new(io, Executor::new(Arc::clone(&registry)), index);
             core.table.room = ROOM;
             // Few, so that operations wait for each other.
-            core.executor.file_reads_max = [2, 8, 64][build.seed as usize % 3];
+            core.executor.limit_file_reads([2, 8, 64][build.seed as usize % 3]);
             core
         };
         let cores = (0..build.cores).map(core).collect();
