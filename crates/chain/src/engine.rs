@@ -243,6 +243,7 @@ impl Engine {
             function: chain.function,
             last_function: chain.last_function,
             files: chain.files[..chain.file_count].into(),
+            map_serials: chain.map_serials[..chain.file_count].into(),
             answer_max_bytes: chain.answer_max_bytes,
             hop: chain.hop,
             bytes_left: chain.bytes_left,
@@ -269,7 +270,8 @@ impl Engine {
         *spent += cost::move_state(suspended.bytes());
         let chain = &mut chains[id.index()];
         chain.restore(suspended);
-        match chain.find(tables).and_then(|()| chain.plan_next(id, tables, spent, &mut emit)) {
+        let found = chain.find_anew(tables, !suspended.map_serials.is_empty());
+        match found.and_then(|()| chain.plan_next(id, tables, spent, &mut emit)) {
             Ok(()) => Ok(id),
             Err(error) => {
                 self.release(id);
@@ -431,7 +433,7 @@ impl Chain {
         self.last_function = suspended.last_function;
         self.file_count = suspended.files.len();
         self.files[..self.file_count].copy_from_slice(&suspended.files);
-        self.found_in = 0;
+        self.map_serials[..suspended.map_serials.len()].copy_from_slice(&suspended.map_serials);
         self.answer_max_bytes = suspended.answer_max_bytes;
         self.hop = suspended.hop;
         self.bytes_left = suspended.bytes_left;

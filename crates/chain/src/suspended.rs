@@ -13,6 +13,8 @@ pub struct Suspended {
     pub(crate) function: u32,
     pub(crate) last_function: u32,
     pub(crate) files: Box<[FileVersion]>,
+    /// Serial numbers of the files' maps that the chain has read by; empty if they are not known.
+    pub(crate) map_serials: Box<[u64]>,
     pub(crate) answer_max_bytes: u32,
     pub(crate) hop: u32,
     pub(crate) bytes_left: u64,
@@ -37,6 +39,7 @@ impl Suspended {
             function: start.function,
             last_function: start.function,
             files: start.files.into(),
+            map_serials: Box::default(),
             answer_max_bytes: start.answer_max_bytes,
             hop: hops,
             bytes_left: bytes,
@@ -46,7 +49,10 @@ impl Suspended {
 
     /// Bytes of memory that the suspended chain takes.
     pub fn bytes(&self) -> usize {
-        size_of::<Suspended>() + size_of_val(&*self.files) + self.arena.bytes()
+        size_of::<Suspended>()
+            + size_of_val(&*self.files)
+            + size_of_val(&*self.map_serials)
+            + self.arena.bytes()
     }
 
     /// Hops started.

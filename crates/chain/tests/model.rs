@@ -411,7 +411,25 @@ fn change_tables(change: impl Fn(&Tables) -> Tables) -> Progress {
     assert_eq!(engine.completed(id, true, &tables, |read| reads.push(read)), Progress::Reads);
     let read = reads.pop().expect("the next read");
     engine.data_mut(&read).copy_from_slice(&world.namespace[..512]);
-    engine.completed(id, true, &change(&tables), |_| ())
+    let changed = change(&tables);
+    let progress = engine.completed(id, true, &changed, |_| ());
+    if progress != Progress::Reads {
+        engine.release(id);
+    }
+    // A chain that rests meanwhile ends in the same way, in another arena.
+    let id = engine.start(&start, &tables, |read| reads.push(read)).expect("starts");
+    let read = reads.pop().expect("one read");
+    engine.data_mut(&read).copy_from_slice(&world.namespace[..512]);
+    engine.give_way(id);
+    assert_eq!(engine.completed(id, true, &tables, |_| ()), Progress::Rest);
+    let suspended = engine.suspend(id);
+    engine.start(&start, &tables, |_| ()).expect("another chain takes the arena");
+    let resumed = engine.resume(&suspended, &changed, |_| ());
+    match progress {
+        Progress::Done(Err((error, _))) => assert_eq!(resumed, Err(error)),
+        _ => assert!(resumed.is_ok(), "{resumed:?}"),
+    }
+    progress
 }
 
 #[test]

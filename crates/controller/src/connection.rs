@@ -456,11 +456,11 @@ impl Connection {
         }
         let last_ns =
             self.arrivals.command_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
-        match u64::from(kato_ms) * 1_000_000 {
+        match patience_ns(kato_ms, controller.is_restricted()) {
             0 if since(last_ns) > u64::from(idle_timeout_s) * 1_000_000_000 => {
                 Some("it has no keep-alive timer and was silent for longer than idle-timeout")
             }
-            kato_ns @ 1.. if since(last_ns) > kato_ns => Some("keep-alive timeout"),
+            patience_ns @ 1.. if since(last_ns) > patience_ns => Some("keep-alive timeout"),
             _ => None,
         }
     }
@@ -478,12 +478,15 @@ impl Connection {
         let Some(association) = self.phase.association() else { return false };
         let controller = &association.controller;
         let kato_ms = controller.kato_ms.load(Ordering::Relaxed);
-        if kato_ms == 0 {
+        let is_restricted =
+            association.is_restricted || self.phase.is_admin() && controller.is_restricted();
+        let patience_ns = patience_ns(kato_ms, is_restricted);
+        if patience_ns == 0 {
             return false;
         }
         let here_ns = if association.is_restricted { 0 } else { self.arrivals.command_ns };
         let last_ns = here_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
-        now_ns.saturating_sub(last_ns) > u64::from(kato_ms) * 1_000_000
+        now_ns.saturating_sub(last_ns) > patience_ns
     }
 
     /// Takes a slot for a command that waits for something. There is one: it was checked before the command was taken.
@@ -601,4 +604,13 @@ impl fmt::Display for Connection {
             None => write!(f, "{} (not connected)", self.ends.peer),
         }
     }
+}
+
+/// How long the host of an association may send no command, in ns; 0 if it has no keep-alive timer. Hosts send a Keep
+/// Alive at the end of their timer's time, and those with the traffic-based timer count answers where the target counts
+/// commands: an eighth of the time is for what lies between. Restricted associations have none, because their owners
+/// count on the timer.
+fn patience_ns(kato_ms: u32, is_restricted: bool) -> u64 {
+    let kato_ns = u64::from(kato_ms) * 1_000_000;
+    if is_restricted { kato_ns } else { kato_ns + kato_ns / 8 }
 }

@@ -99,9 +99,12 @@ impl Registers {
     /// granted number, or if no queues are taken.
     fn place_of(&mut self, qid: u16) -> Option<u32> {
         self.has_been_joined |= !self.is_over;
-        let is_granted = qid <= self.granted.unwrap_or(MAX_IO_QUEUES) && !self.is_over;
-        let is_free = !self.queues.contains_key(&qid);
-        (self.takes_queues() && is_granted && is_free).then_some(self.resets)
+        let is_free = !self.queues.contains_key(&qid) && !self.is_over;
+        (self.takes_queues() && self.grants(qid) && is_free).then_some(self.resets)
+    }
+
+    fn grants(&self, qid: u16) -> bool {
+        qid <= self.granted.unwrap_or(MAX_IO_QUEUES)
     }
 }
 
@@ -449,6 +452,11 @@ impl Controller {
     /// The result that [`add_queue`](Self::add_queue) would have now: an unproved host takes no queue id.
     pub(crate) fn place_of_queue(&self, qid: u16) -> Option<u32> {
         lock(&self.registers).place_of(qid)
+    }
+
+    /// Whether this id is that of one of the queues that the host has been granted.
+    pub(crate) fn may_have_queue(&self, qid: u16) -> bool {
+        lock(&self.registers).grants(qid)
     }
 
     /// From now on I/O queues take chains over mapped files and nothing else; false if there has been an I/O queue

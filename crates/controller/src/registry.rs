@@ -107,6 +107,8 @@ impl Registry {
             }
             *current = Arc::clone(&rules);
         }
+        // Hosts may find other subsystems by discovery now.
+        self.discovery.next_log_generation();
         // Without the lock, for which all connecting hosts would wait. A host that connects by the old rules after this
         // search finds that the rules have changed.
         let mut fewer = Vec::new();
@@ -122,8 +124,6 @@ impl Registry {
                 }
             }));
         }
-        // Hosts may find other subsystems by discovery now.
-        self.discovery.next_log_generation();
         fewer
     }
 
@@ -238,17 +238,16 @@ impl Registry {
         for (nqn, _) in namespaces {
             self.number(nqn);
         }
-        let mut has_changed = false;
         // Without the lock, which reactors wait for.
         let all = self.lock().clone();
         for subsystem in all {
             let its = namespaces.iter().filter(|(nqn, _)| *nqn == subsystem.nqn);
             let its: Vec<_> = its.map(|(_, namespace)| Arc::clone(namespace)).collect();
-            has_changed |= subsystem.set_served(!its.is_empty());
+            // At once: a host that reads the log in pieces meanwhile sees by the generation that it has changed.
+            if subsystem.set_served(!its.is_empty()) {
+                self.discovery.next_log_generation();
+            }
             subsystem.replace_namespaces(its);
-        }
-        if has_changed {
-            self.discovery.next_log_generation();
         }
     }
 

@@ -92,6 +92,13 @@ pub struct ConnectionReport {
     pub totals: Totals,
 }
 
+impl ConnectionReport {
+    /// Whether it is an I/O queue of a host that has proved its identity, if it must.
+    pub(crate) fn works(&self) -> bool {
+        self.queue > 0 && !self.awaits_authentication
+    }
+}
+
 /// One host that is connected.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HostReport {

@@ -187,7 +187,7 @@ fn listener_report(
 ) -> ListenerReport {
     let its = || connections.iter().filter(|of| of.listener == listener.id);
     let count = |which: fn(&&ConnectionReport) -> bool| its().filter(which).count() as u64;
-    let io = its().filter(|of| of.queue > 0);
+    let io = its().filter(|of| of.works());
     ListenerReport {
         id: listener.id,
         address: listener.address,
@@ -199,7 +199,7 @@ fn listener_report(
         connections: count(|_| true),
         associations: count(|of| of.queue == 0 && of.controller > 0),
         in_flight: io.map(|of| of.in_flight as u64).sum(),
-        busy: count(|of| of.queue > 0 && (of.in_flight > 0 || of.unsent_bytes > 0)),
+        busy: count(|of| of.works() && (of.in_flight > 0 || of.unsent_bytes > 0)),
         untold: count(|of| of.awaits_ana),
     }
 }

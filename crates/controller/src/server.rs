@@ -548,7 +548,7 @@ impl Server {
                 let id = controller.id;
                 log::info!("{host_nqn}: association {id} is ended by an operator");
                 for mailbox in mailboxes.iter() {
-                    mailbox.send(Message::EndQueues(Arc::clone(&controller), true));
+                    mailbox.send(Message::end(&controller));
                 }
                 ended += 1;
             }
@@ -597,7 +597,7 @@ impl Server {
         self.take_over_listeners(running, config);
         *running = config.clone();
         for controller in ended {
-            self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
+            self.tell(|| Message::end(&controller));
         }
         self.tell(|| Message::NamespacesChanged);
         Ok(())
@@ -607,7 +607,7 @@ impl Server {
         for controller in self.registry.set_rules(rules) {
             let (host, id) = (controller.host_nqn(), controller.id);
             log::info!("{host}: association {id} is ended, because the new rules allow it less");
-            self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
+            self.tell(|| Message::end(&controller));
         }
     }
 

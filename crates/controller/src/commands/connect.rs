@@ -159,6 +159,8 @@ fn phase(qid: u16, association: Association) -> Phase {
     let mut admin = Box::<AdminState>::default();
     // Only later changes are reported as events.
     admin.events.known_ana = association.controller.ana_changes();
+    // The host may have read the log in an earlier association.
+    admin.events.known_log = association.subsystem.log_generation();
     Phase::Admin(association, admin)
 }
 
@@ -359,6 +361,11 @@ fn place_of_queue(wish: &Wish, controller: &Controller) -> Result<u32, Refusal> 
             return Refusal::new(status, "the controller is not enabled, or has been shut down");
         }
         let cause = format!("queue {qid} is in use or beyond the queues of the controller");
-        invalid(false, 42, "QID", cause)
+        let mut refusal = invalid(false, 42, "QID", cause);
+        if !wish.subsystem.is_discovery() && controller.may_have_queue(qid) {
+            // The target may not have seen yet that its former connection has ended: the host can try again.
+            refusal.reply.status = Status::CONNECT_INVALID_PARAMETERS;
+        }
+        refusal
     })
 }

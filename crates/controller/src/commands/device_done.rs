@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use super::{nvm_optional, observed};
+use crate::listener::ana_bit;
 use crate::lost_writes::LostWrites;
 use crate::metrics::{Class, Ended};
 use crate::operation::Failure;
@@ -106,20 +107,31 @@ pub(crate) fn file_done(
     cx.respond(&taken, reply, payload);
 }
 
-/// Ends a command whose operation on a file has not begun, because the host no longer waits for it.
+/// Ends a command whose operation on a file has not begun, because the host no longer waits for it, or because its
+/// connection ends. A host that still hears of it may send it again: by another path, if this one is closed to it.
 pub(crate) fn give_up(cx: &mut Context<'_>, slot: u16) {
-    operation_ended(cx, slot);
     let mut taken = cx.connection.queue.vacate(slot);
     if let State::Compare { expected, .. } = &mut taken.state
         && let Some(expected) = expected.take()
     {
         cx.executor.buffers.recycle(*expected);
     }
-    let reply = given_up(cx);
+    let mut reply = given_up(cx);
+    if taken.state.namespace().is_some_and(|namespace| is_inaccessible(cx, namespace)) {
+        reply = Status::ANA_INACCESSIBLE.into();
+    }
     cx.respond(&taken, reply, Payload::None);
 }
 
-/// Lets the next operation of a namespace begin, because one of a command has ended.
+/// Whether the namespace is inaccessible on this path, and the host knows what that means.
+fn is_inaccessible(cx: &Context<'_>, namespace: usize) -> bool {
+    let group = cx.executor.namespace(namespace).ana_group();
+    let association = cx.connection.phase.association();
+    cx.connection.inaccessible & ana_bit(group) != 0
+        && association.is_some_and(|of| of.controller.knows_ana())
+}
+
+/// Lets the next operation of a disk begin, because one of a command has ended.
 fn operation_ended(cx: &mut Context<'_>, slot: u16) {
     let state = &*cx.connection.queue.state_mut(slot);
     let work = state.file_work();
@@ -130,7 +142,7 @@ fn operation_ended(cx: &mut Context<'_>, slot: u16) {
 
 /// The reply to a command that is not carried out, or not to its end.
 fn given_up(cx: &mut Context<'_>) -> Reply {
-    let what = "a command ends before it was carried out: no host waits for it";
+    let what = "a command ends before it was carried out, with its connection";
     cx.connection.note(Level::Info, cx.executor.now_ns, format_args!("{what}"));
     Status::ABORTED_SQ_DELETION.into()
 }

@@ -44,8 +44,7 @@ fn has_news(kind: u32, association: &Association, events: &Events) -> bool {
     match kind {
         ANA_CHANGED => events.known_ana != controller.ana_changes(),
         NAMESPACE_CHANGED => !controller.changed_namespaces().is_empty(),
-        // A host that has not read the log yet cannot miss a change.
-        _ => events.known_log != association.subsystem.log_generation() && events.known_log != 0,
+        _ => events.known_log != association.subsystem.log_generation(),
     }
 }
 

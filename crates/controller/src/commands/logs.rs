@@ -119,8 +119,9 @@ fn part(
     }
     command.check_remote()?;
     let room = command.pointer.length_bytes() as usize;
-    let mut part = rest.to_vec();
-    part.resize((length_bytes as usize).min(room), 0);
+    let length = (length_bytes as usize).min(room);
+    let mut part = rest[..length.min(rest.len())].to_vec();
+    part.resize(length, 0);
     Ok(part)
 }
 

@@ -3,8 +3,8 @@
 //! The kernel has a limited number of threads for all files of a reactor. A flush, or zeroes, always need one; a read or
 //! a write needs one if the kernel cannot begin it at once, because the disk's queue is full or the file system is
 //! frozen. Operations that wait for a disk which does not answer must leave some threads for other disks, so only a
-//! limited number of each disk run at a time. The groups of hosts whose operations wait take turns, so that a group with
-//! thousands of operations does not keep out the others.
+//! limited number of each disk run at a time. The groups of hosts whose operations wait take turns, and so do the
+//! connections of a group, so that one with thousands of operations does not keep out the others.
 
 use crate::limits::{FILE_READS, SLOW_THREADS};
 use crate::operation::{FileOperation, FileWork};
@@ -42,17 +42,25 @@ impl FileQueues {
         }
     }
 
-    /// Returns the operation of this group if it is to run now. Otherwise it waits.
+    /// Returns the operation if it is to run now. Otherwise it waits.
     #[inline]
     pub(super) fn begin(
         &mut self,
         operation: FileOperation,
-        group: u32,
+        asker: Asker,
         volume: &Volume,
     ) -> Option<FileOperation> {
         let queue = &mut self.queues[self.of_places[operation.namespace()]];
         let (threads, most) = threads(operation.work(), volume, self.reads_max);
-        queue.turns(operation.work()).begin(Waiting { operation, threads }, group, most)
+        queue.turns(operation.work()).begin(Waiting { operation, threads }, asker, most)
+    }
+
+    /// Takes an operation of a connection that waits, if there is one; a read only `with_reads`.
+    pub(super) fn take_waiting(&mut self, asker: Asker, with_reads: bool) -> Option<FileOperation> {
+        self.queues.iter_mut().find_map(|FileQueue { reads, writes, slow, .. }| {
+            let taken = writes.take(asker).or_else(|| slow.take(asker));
+            if with_reads { taken.or_else(|| reads.take(asker)) } else { taken }
+        })
     }
 
     /// An operation of this kind has ended at this place, which has this volume. `resume` takes those that are to run now.
@@ -99,27 +107,37 @@ impl FileQueue {
     }
 }
 
+/// The connection that an operation belongs to, and the group of its host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker {
+    pub(super) connection: u32,
+    pub(super) group: u32,
+}
+
 #[derive(Debug)]
 struct Waiting {
     operation: FileOperation,
     threads: usize,
 }
 
+/// What waits of each member, in the order of their turns.
+type Members<T> = VecDeque<(u32, T)>;
+
 #[derive(Debug, Default)]
 struct Turns {
     /// Threads that running operations may take.
     taken: usize,
-    /// Groups of hosts, each with its operations that wait, of which there is at least one; the group whose turn it is
-    /// comes first.
-    waiting: VecDeque<(u32, VecDeque<Waiting>)>,
+    /// Groups of hosts with their connections, and these with their operations that wait, of which there is at least one.
+    /// The one whose turn it is comes first.
+    waiting: Members<Members<VecDeque<Waiting>>>,
 }
 
 impl Turns {
     /// Returns the operation if it is to run now, beside others that take up to `most` threads with it.
     #[inline]
-    fn begin(&mut self, begun: Waiting, group: u32, most: usize) -> Option<FileOperation> {
+    fn begin(&mut self, begun: Waiting, asker: Asker, most: usize) -> Option<FileOperation> {
         if !self.waiting.is_empty() || !self.has_room(begun.threads, most) {
-            self.wait(begun, group);
+            self.wait(begun, asker);
             return None;
         }
         self.taken += begun.threads;
@@ -133,11 +151,8 @@ impl Turns {
     }
 
     #[cold]
-    fn wait(&mut self, waiting: Waiting, group: u32) {
-        match self.waiting.iter_mut().find(|(other, _)| *other == group) {
-            Some((_, all)) => all.push_back(waiting),
-            None => self.waiting.push_back((group, [waiting].into())),
-        }
+    fn wait(&mut self, waiting: Waiting, Asker { connection, group }: Asker) {
+        of_member(of_member(&mut self.waiting, group), connection).push_back(waiting);
     }
 
     #[inline]
@@ -150,18 +165,57 @@ impl Turns {
 
     #[cold]
     fn resume(&mut self, most: usize, mut resume: impl FnMut(FileOperation)) {
-        while let Some((_, waiting)) = self.waiting.front()
-            && self.has_room(waiting[0].threads, most)
-            && let Some((group, mut waiting)) = self.waiting.pop_front()
-            && let Some(next) = waiting.pop_front()
+        while let Some((_, connections)) = self.waiting.front()
+            && let Some((_, operations)) = connections.front()
+            && let Some(next) = operations.front()
+            && self.has_room(next.threads, most)
         {
-            if !waiting.is_empty() {
-                self.waiting.push_back((group, waiting));
-            }
+            let Some(next) =
+                next_of(&mut self.waiting, |connections| next_of(connections, VecDeque::pop_front))
+            else {
+                return;
+            };
             self.taken += next.threads;
             resume(next.operation);
         }
     }
+
+    /// Takes the first operation of a connection that waits.
+    fn take(&mut self, Asker { connection, group }: Asker) -> Option<FileOperation> {
+        let at = self.waiting.iter().position(|(of, _)| *of == group)?;
+        let connections = &mut self.waiting[at].1;
+        let its = connections.iter().position(|(of, _)| *of == connection)?;
+        let taken = connections[its].1.pop_front();
+        if connections[its].1.is_empty() {
+            connections.remove(its);
+        }
+        if connections.is_empty() {
+            self.waiting.remove(at);
+        }
+        taken.map(|waiting| waiting.operation)
+    }
+}
+
+/// What waits of a member, which is the last in turn if nothing of it did.
+fn of_member<T: Default>(members: &mut Members<T>, member: u32) -> &mut T {
+    let at = members.iter().position(|(other, _)| *other == member).unwrap_or_else(|| {
+        members.push_back((member, T::default()));
+        members.len() - 1
+    });
+    &mut members[at].1
+}
+
+/// Takes the next of the member whose turn it is, which is the last in turn from then on if more of it waits.
+fn next_of<T>(
+    members: &mut Members<VecDeque<T>>,
+    next: impl FnOnce(&mut VecDeque<T>) -> Option<Waiting>,
+) -> Option<Waiting> {
+    let (member, mut waiting) = members.pop_front()?;
+    let next = next(&mut waiting);
+    if !waiting.is_empty() {
+        members.push_back((member, waiting));
+    }
+    next
 }
 
 #[cfg(test)]
@@ -175,16 +229,18 @@ mod tests {
     }
 
     fn begin(turns: &mut Turns, number: u16, group: u32, (threads, most): (usize, usize)) -> bool {
-        turns.begin(Waiting { operation: flush(number), threads }, group, most).is_some()
+        let asker = Asker { connection: group, group };
+        turns.begin(Waiting { operation: flush(number), threads }, asker, most).is_some()
+    }
+
+    fn slot(operation: FileOperation) -> u16 {
+        operation.command().expect("no chain").slot
     }
 
     /// The operations that begin because one has ended.
     fn ended(turns: &mut Turns, (threads, most): (usize, usize)) -> Vec<u16> {
         let mut begun = Vec::new();
-        turns.ended(threads, most, |operation| match operation {
-            FileOperation::Sync { command, .. } => begun.push(command.slot),
-            other => panic!("{other:?}"),
-        });
+        turns.ended(threads, most, |operation| begun.push(slot(operation)));
         begun
     }
 
@@ -224,7 +280,32 @@ mod tests {
         assert_eq!(next, [1, 100, 101, 102, 2, 3]);
     }
 
-    /// Volumes of sparse files in a folder of memory and in one of a disk, of which there is one file each.
+    #[test]
+    fn connections_of_a_group_take_turns_and_their_operations_can_be_taken() {
+        let (mut turns, most) = (Turns::default(), 1);
+        let ask = |turns: &mut Turns, number: u16, connection: u32| {
+            let asker = Asker { connection, group: connection / 10 };
+            turns.begin(Waiting { operation: flush(number), threads: 1 }, asker, most).is_some()
+        };
+        assert!(ask(&mut turns, 0, 10));
+        for (number, connection) in [(1, 10), (2, 10), (3, 10), (4, 11), (5, 11), (6, 20), (7, 20)]
+        {
+            assert!(!ask(&mut turns, number, connection));
+        }
+        let take = |turns: &mut Turns, connection| {
+            turns.take(Asker { connection, group: connection / 10 }).map(slot)
+        };
+        assert_eq!(take(&mut turns, 20), Some(6));
+        assert_eq!([12, 30].map(|connection| take(&mut turns, connection)), [None, None]);
+        let next: Vec<_> = (0..4).flat_map(|_| ended(&mut turns, (1, most))).collect();
+        assert_eq!(next, [1, 7, 4, 2]);
+        assert_eq!([11, 11].map(|connection| take(&mut turns, connection)), [Some(5), None]);
+        assert_eq!([10, 10].map(|connection| take(&mut turns, connection)), [Some(3), None]);
+        assert_eq!(ended(&mut turns, (1, most)), []);
+        assert_eq!((turns.taken, turns.waiting.len()), (0, 0));
+    }
+
+    /// A volume of sparse files.
     fn volume(folder: &std::path::Path, names: &[&str]) -> Volume {
         let paths: Vec<_> = names.iter().map(|name| folder.join(name)).collect();
         Volume::open(&paths, Some(4096), 512, bpfof_device::Layout::Concatenated).expect("files")
@@ -240,6 +321,7 @@ mod tests {
             volume(elsewhere.path(), &["d"]),
         ];
         let mut queues = FileQueues { reads_max: 10, ..FileQueues::default() };
+        let asker = Asker { connection: 1, group: 0 };
         queues.serve([None].into_iter().chain(volumes.iter().map(Some)));
         let read = |namespace: usize| {
             let chain = ChainId::from_index(0);
@@ -247,14 +329,14 @@ mod tests {
             FileOperation::ChainRead { namespace, read }
         };
         let begun = |queues: &mut FileQueues, place: usize| {
-            queues.begin(read(place), 0, &volumes[place - 1]).is_some()
+            queues.begin(read(place), asker, &volumes[place - 1]).is_some()
         };
         assert_eq!((0..8).filter(|_| begun(&mut queues, 1)).count(), 8);
         assert_eq!((0..8).filter(|_| begun(&mut queues, 2)).count(), 2, "they share a disk");
         assert_eq!((0..8).filter(|_| begun(&mut queues, 3)).count(), 8, "this one is elsewhere");
         let flush =
             FileOperation::Sync { namespace: 2, command: CommandId { connection: 1, slot: 1 } };
-        assert!(queues.begin(flush, 0, &volumes[1]).is_some(), "flushes do not wait for reads");
+        assert!(queues.begin(flush, asker, &volumes[1]).is_some(), "flushes do not wait for reads");
 
         // Queues and counts survive a change of the other namespaces.
         queues.serve([None, Some(&volumes[0]), Some(&volumes[1])].into_iter());
@@ -266,5 +348,7 @@ mod tests {
             });
         }
         assert_eq!(next, [2, 2]);
+        assert!(queues.take_waiting(asker, false).is_none());
+        assert!(queues.take_waiting(asker, true).is_some_and(|left| left.namespace() == 2));
     }
 }

@@ -34,7 +34,7 @@ use crate::registry::Registry;
 use crate::schedule::{Run, Schedule};
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
-use file_queue::FileQueues;
+use file_queue::{Asker, FileQueues};
 use log::Level;
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) struct Outbox {
     pub(crate) file_operations: Vec<FileOperation>,
     /// Operations that the ring gets beyond one for each of these, because they span several files or are too large.
     pub(crate) more_operations: u64,
-    /// For the ring, too: those that have waited for others of their namespace.
+    /// For the ring, too: those that have waited for others of their disk.
     pub(crate) resumed: Vec<FileOperation>,
     /// For the loader.
     pub(crate) loads: Vec<Load>,
@@ -276,7 +276,7 @@ impl Executor {
         let operation = match backend {
             Backend::Volume(volume) => {
                 let group = self.admission.group(connection);
-                self.file_queues.begin(operation, group, volume)
+                self.file_queues.begin(operation, Asker { connection, group }, volume)
             }
             _ => Some(operation),
         };
@@ -290,6 +290,16 @@ impl Executor {
             let resumed = &mut self.outbox.resumed;
             self.file_queues.ended(work, (namespace, volume), |next| resumed.push(next));
         }
+    }
+
+    /// Takes an operation of a connection that waits for others, if there is one; a read only `with_reads`.
+    pub(crate) fn take_waiting(
+        &mut self,
+        connection: u32,
+        with_reads: bool,
+    ) -> Option<FileOperation> {
+        let group = self.admission.group(connection);
+        self.file_queues.take_waiting(Asker { connection, group }, with_reads)
     }
 
     /// Lets this number of reads of a disk's files run at a time, and half as many writes.

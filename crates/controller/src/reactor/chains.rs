@@ -159,6 +159,12 @@ fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
     }
 }
 
+/// A chain's read from a file has ended, with its data in place if `ok`.
+pub(super) fn read_ended<I: Io>(core: &mut Core<I>, chain: ChainId, ok: bool) {
+    core.executor.observer.read_came(chain, core.executor.now_ns);
+    queue(core, chain, Operation::ChainReadDone { chain, ok, paid: 0 });
+}
+
 /// Queues the next operation of a chain: before all others of its connection if the chain gives way.
 #[inline]
 pub(super) fn queue<I: Io>(core: &mut Core<I>, chain: ChainId, operation: Operation) {

@@ -3,6 +3,7 @@
 use super::io::{Io, Message, Shut};
 use super::state::{Core, Ended};
 use super::table::Entry;
+use super::waiting_files;
 use crate::access::Reason;
 use crate::association::Association;
 use crate::commands::{Context, pushdown_vector};
@@ -25,7 +26,8 @@ pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) 
 }
 
 /// The same for a connection that the target ends. Commands that end before it is closed are answered; chains are cut
-/// short if `cuts_chains`, zeroes go no further, and other operations on files that wait begin unless `cuts_chains`.
+/// short if `cuts_chains`, and then reads that wait do not begin. Zeroes go no further, and other operations on files that
+/// wait do not begin: the host may leave before they are done, and send them by another path.
 pub(crate) fn end_soon<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
     let is_new = |entry: &&mut Entry| !entry.closing && !entry.is_over;
     let Some(entry) = core.table.get_mut(index).filter(is_new) else { return };
@@ -119,7 +121,12 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         if connection.phase.is_admin() {
             association.subsystem.remove_controller(controller, core.executor.now_ns);
             if controller.end() {
-                core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), true));
+                let cuts_chains = entry.cuts_chains;
+                core.io.tell_all(&|| Message::EndQueues {
+                    controller: Arc::clone(controller),
+                    and_admin: true,
+                    cuts_chains,
+                });
             }
         } else if association.is_registered {
             controller.remove_queue(connection.queue.id(), association.resets);
@@ -146,11 +153,14 @@ pub(super) fn forget_chains<I: Io>(core: &mut Core<I>, index: u32) {
 }
 
 /// Closes the connections of a controller's I/O queues, or of all its queues.
-pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>, and_admin: bool) {
+pub(super) fn end_queues<I: Io>(
+    core: &mut Core<I>,
+    controller: &Arc<Controller>,
+    (and_admin, cuts_chains): (bool, bool),
+) {
     for index in core.table.of(controller) {
         let ends = |connection: &Connection| connection.ends_with(controller, and_admin);
         if core.connection(index).is_some_and(ends) {
-            let cuts_chains = !controller.listener.is_drained();
             end_soon(core, index, "the controller was reset or is gone", cuts_chains);
         }
     }
@@ -158,6 +168,7 @@ pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>
 
 /// Removes a closing connection that has no work left.
 pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
+    waiting_files::give_up_of(core, index);
     let Some(entry) = core.table.get_mut(index) else { return };
     if entry.closing
         && !entry.connection.queue.is_busy()

@@ -11,7 +11,7 @@ use crate::commands::{authentication, device_done, events, file_maps, functions}
 use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::loader::Loaded;
-use crate::operation::{CommandId, Failure, FileOperation, FileWork, Operation};
+use crate::operation::{CommandId, Failure, FileWork};
 use crate::report::ReactorReport;
 use crate::reporting::{HostPart, Part, connection_report};
 use crate::transport::{Port, Received};
@@ -141,38 +141,6 @@ pub(crate) fn file_done<I: Io>(
     core.mark_dirty(index);
 }
 
-/// Whether an operation may begin that has waited for others of its namespace. Its host may have sent the command again
-/// elsewhere meanwhile, and written new data to the blocks.
-pub(super) fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) -> bool {
-    // A chain that nobody waits for ends after its read.
-    let Some(command) = operation.command() else { return true };
-    let Some(entry) = core.table.get(command.connection) else { return false };
-    let hears = match operation {
-        FileOperation::Zero { .. } => !entry.connection.is_abandoned,
-        // A connection that the target ends gets its answers.
-        _ => !entry.cuts_chains,
-    };
-    if operation.work() == FileWork::Read {
-        // It has no effect, and so is not worth asking the socket.
-        return hears && !entry.connection.has_expired(core.executor.now_ns);
-    }
-    hears && !core.is_given_up(command.connection)
-}
-
-/// An operation on a file does not begin, because no host waits for it.
-pub(super) fn give_up<I: Io>(core: &mut Core<I>, operation: FileOperation) {
-    let Some(CommandId { connection: index, slot }) = operation.command() else { return };
-    if let Some(buffer) = operation.into_buffer() {
-        core.executor.buffers.recycle(buffer);
-    }
-    let Some(mut cx) = core.context(index) else { return };
-    device_done::give_up(&mut cx, slot);
-    let units = RESPONSE_UNITS + cx.executor.take_spent();
-    let cost = core.spend(units);
-    core.executor.schedule.charge(index, cost as i64);
-    core.mark_dirty(index);
-}
-
 /// A chain's read from a file has completed; its data is in place if `result` is `length`.
 pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length: u32, result: i32) {
     let owner = core.executor.arenas.owner(chain);
@@ -186,14 +154,15 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
             device_done::chain_read_failed(&mut cx, owner.namespace, result);
         }
     }
-    core.executor.observer.read_came(chain, core.executor.now_ns);
-    chains::queue(core, chain, Operation::ChainReadDone { chain, ok, paid: 0 });
+    chains::read_ended(core, chain, ok);
 }
 
 /// Handles a message.
 pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
     match message {
-        Message::EndQueues(controller, and_admin) => end_queues(core, &controller, and_admin),
+        Message::EndQueues { controller, and_admin, cuts_chains } => {
+            end_queues(core, &controller, (and_admin, cuts_chains));
+        }
         Message::Serve(served, _done) => {
             core.executor.serve(&served);
             begin_search(core);

@@ -138,8 +138,9 @@ impl Drop for Fence {
 
 /// Messages to a reactor.
 pub(crate) enum Message {
-    /// End the I/O queues of this controller; with `true` also its admin queue.
-    EndQueues(Arc<Controller>, bool),
+    /// End the I/O queues of this controller, and perhaps its admin queue. The chains of a host that still waits for them
+    /// are not cut short.
+    EndQueues { controller: Arc<Controller>, and_admin: bool, cuts_chains: bool },
     /// Serve these namespaces from now on and no others; then drop the sender.
     Serve(Arc<[Served]>, Sender<()>),
     /// Namespaces or the discovery log have changed: tell the hosts.
@@ -168,4 +169,12 @@ pub(crate) enum Message {
     EndTrace(u64),
     /// Finish commands in flight, then end.
     Stop,
+}
+
+impl Message {
+    /// Ends all queues of a controller whose host waits for nothing any more, or may not.
+    pub(crate) fn end(controller: &Arc<Controller>) -> Message {
+        let controller = Arc::clone(controller);
+        Message::EndQueues { controller, and_admin: true, cuts_chains: true }
+    }
 }

@@ -27,6 +27,7 @@ mod io;
 mod leaving;
 mod prices;
 mod turnover;
+mod waiting_files;
 
 pub(crate) use io::{Asked, Link, Message};
 #[cfg(any(test, feature = "fuzz"))]

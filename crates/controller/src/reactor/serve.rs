@@ -244,7 +244,11 @@ pub(super) fn after_commands<I: Io>(core: &mut Core<I>, index: u32) {
     if std::mem::take(&mut connection.asks.resets_queues)
         && let Some(controller) = connection.controller()
     {
-        core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), false));
+        core.io.tell_all(&|| Message::EndQueues {
+            controller: Arc::clone(controller),
+            and_admin: false,
+            cuts_chains: true,
+        });
     }
     let is_associated = std::mem::take(&mut connection.asks.is_associated);
     let is_connected = std::mem::take(&mut connection.asks.connected);
@@ -255,6 +259,6 @@ pub(super) fn after_commands<I: Io>(core: &mut Core<I>, index: u32) {
         connected(core, index);
     }
     for controller in std::mem::take(&mut core.executor.outbox.evicted) {
-        core.io.tell_all(&|| Message::EndQueues(Arc::clone(&controller), true));
+        core.io.tell_all(&|| Message::end(&controller));
     }
 }

@@ -34,6 +34,8 @@ pub(super) struct Turn {
     /// Ends the turn: there are answers for a host, which can work on them while the rest of its commands are carried
     /// out.
     pub(super) answers_leave: bool,
+    /// Operations on files that have waited and were given up.
+    pub(super) given_up: usize,
 }
 
 impl Turn {
@@ -162,6 +164,7 @@ impl<I: Io> Core<I> {
             || !self.ended.is_empty()
             || self.ticks.looking.is_some()
             || self.ticks.search.is_some()
+            || !self.executor.outbox.resumed.is_empty()
             || self.executor.schedule.has_work()
             || self.executor.grants_wait
     }

@@ -2,11 +2,10 @@
 
 use super::chains::granted;
 use super::closing::{close_ended, flush, remove_if_done, resume};
-use super::completions::{give_up, is_wanted};
 use super::io::Io;
 use super::state::{Core, Turn};
 use super::upkeep::tick;
-use crate::limits::GIVEN_UP_AT_ONCE;
+use super::waiting_files;
 use crate::transport::Port;
 
 /// Begins a turn.
@@ -89,29 +88,6 @@ fn submit_file_operations<I: Io>(core: &mut Core<I>) {
     core.executor.outbox.file_operations = operations;
     core.executor.outbox.more_operations = 0;
     if !core.executor.outbox.resumed.is_empty() {
-        submit_resumed(core);
-    }
-}
-
-/// The same for operations that have waited, except those that nobody waits for any more. All that a host has sent may be
-/// given up: if it is too much for one call, the rest is left for the next, which comes soon, because the connections
-/// have been marked.
-#[cold]
-fn submit_resumed<I: Io>(core: &mut Core<I>) {
-    let mut given_up = 0;
-    while given_up < GIVEN_UP_AT_ONCE && !core.executor.outbox.resumed.is_empty() {
-        let mut operations = std::mem::take(&mut core.executor.outbox.resumed);
-        for operation in operations.drain(..) {
-            if is_wanted(core, &operation) {
-                core.io.file(&mut core.executor, operation);
-            } else {
-                give_up(core, operation);
-                given_up += 1;
-            }
-        }
-        // Giving up lets others begin, which are in the outbox now.
-        if core.executor.outbox.resumed.is_empty() {
-            core.executor.outbox.resumed = operations;
-        }
+        waiting_files::submit(core);
     }
 }

@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::limits::{GIVEN_UP_AT_ONCE, SLOW_THREADS};
 use crate::operation::{CommandId, FileOperation};
 use crate::queue::State;
-use crate::reactor::{completions, turn};
+use crate::reactor::{closing, completions, turn};
 use crate::rig::{Rig, connect_command, enable_command};
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, Shutdown, offset};
@@ -163,7 +163,7 @@ enum End {
     Silent,
     /// The connection does not receive, because too much of it is in flight.
     ClosedWhilePaused,
-    /// The same, but the target closes it: its host waits for the answers.
+    /// The same, but the target closes it: its host hears the answers.
     EndedWhilePaused,
 }
 
@@ -221,13 +221,7 @@ fn operations_that_wait_end_with_their_connection() {
             let (reads, others): (Vec<_>, Vec<_>) = begun.into_iter().partition(is_read);
             assert_eq!(end_operations(&mut rig, others), [gone; SLOW_THREADS]);
             let begun = std::mem::take(&mut rig.core.io.files);
-            // Zeroes of a connection that the target ends go no further.
-            let is_zeroes = sqe.opcode == opcode::nvm::WRITE_ZEROES;
-            let left = match end {
-                End::Silent => vec![],
-                End::EndedWhilePaused if !is_zeroes => vec![gone, gone, other],
-                _ => vec![other],
-            };
+            let left = if end == End::Silent { vec![] } else { vec![other] };
             assert_eq!(end_operations(&mut rig, begun), left, "{end:?} {:x}", sqe.opcode);
             end_operations(&mut rig, reads);
             while !rig.core.io.files.is_empty() {
@@ -246,6 +240,57 @@ fn operations_that_wait_end_with_their_connection() {
     }
 }
 
+/// A connection ends although the disk never ends what others have begun there: what waits for that is given up.
+#[test]
+fn connections_end_although_others_wait_for_a_dead_disk() {
+    let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+    let read = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::READ, 1);
+    for target_ends_it in [false, true] {
+        let (_file, mut rig, _admin, mut queues) = rig_over_file();
+        rig.core.executor.limit_file_reads(2 * SLOW_THREADS);
+        let each = [
+            (Sqe { sgl: Sgl::in_capsule(512), ..write }, &[7; 512][..]),
+            (Sqe::new(opcode::nvm::FLUSH, 1), &[]),
+        ];
+        for (sqe, data) in each {
+            for _ in 0..SLOW_THREADS {
+                queues[0].send(&mut rig, sqe, data);
+            }
+            for _ in 0..40 {
+                queues[1].send(&mut rig, sqe, data);
+            }
+        }
+        for _ in 0..2 * SLOW_THREADS {
+            queues[0].send(&mut rig, Sqe { sgl: Sgl::transport(512), ..read }, &[]);
+        }
+        for _ in 0..if target_ends_it { 0 } else { 10 } {
+            queues[1].send(&mut rig, Sqe { sgl: Sgl::transport(512), ..read }, &[]);
+        }
+        rig.work();
+        let begun = std::mem::take(&mut rig.core.io.files);
+        assert_eq!(begun.len(), 4 * SLOW_THREADS);
+        if target_ends_it {
+            rig.close_for_operator(queues[1].line);
+        } else {
+            rig.close(queues[1].line);
+        }
+        rig.work();
+        assert!(rig.entry(queues[1].line).is_none_or(|of| !of.queue.is_busy()));
+        let said = queues[1].hear(&mut rig);
+        assert_eq!(said.len(), if target_ends_it { 80 } else { said.len() });
+        for answer in said {
+            let Said::Response(answer) = answer else { panic!("no data") };
+            assert_eq!(answer.status, Status::ABORTED_SQ_DELETION);
+        }
+        let (reads, others): (Vec<_>, Vec<_>) =
+            begun.into_iter().partition(|of| matches!(of, FileOperation::Read { .. }));
+        end_operations(&mut rig, others);
+        end_operations(&mut rig, reads);
+        assert!(rig.core.io.files.is_empty(), "nothing else was to begin");
+        rig.finish();
+    }
+}
+
 /// All that a host has sent may be given up at the same moment: a few at once, so that other hosts do not wait.
 #[test]
 fn zeroes_are_given_up_a_few_at_a_time() {
@@ -255,12 +300,8 @@ fn zeroes_are_given_up_a_few_at_a_time() {
         queues[1].send(&mut rig, Sqe::new(opcode::nvm::WRITE_ZEROES, 1), &[]);
     }
     rig.work();
-    queues.iter().for_each(|queue| rig.close(queue.line));
-    let mut begun = std::mem::take(&mut rig.core.io.files);
-    let FileOperation::Zero { command, .. } = begun.pop().expect("some run") else {
-        panic!("zeroes")
-    };
-    completions::file_done(&mut rig.core, command, 0, None);
+    let begun = std::mem::take(&mut rig.core.io.files);
+    assert_eq!(begun.len(), SLOW_THREADS);
     let busy = |rig: &Rig| {
         let is_busy = |of: &Connection, slot| !matches!(of.queue.slot(slot).state, State::Free);
         let left = |line| {
@@ -268,11 +309,14 @@ fn zeroes_are_given_up_a_few_at_a_time() {
         };
         queues.each_ref().map(|queue| left(queue.line)).iter().sum::<usize>()
     };
-    let before = busy(&rig);
-    assert_eq!(before, 239);
+    assert_eq!(busy(&rig), 240);
+    for queue in &queues {
+        let index = rig.index(queue.line);
+        closing::end_soon(&mut rig.core, index, "an operator closes it", true);
+    }
     turn::begin(&mut rig.core);
     turn::end(&mut rig.core);
-    let given_up = before - busy(&rig);
+    let given_up = 240 - busy(&rig);
     assert!((1..=2 * GIVEN_UP_AT_ONCE).contains(&given_up), "{given_up}");
     rig.work();
     assert_eq!(busy(&rig), begun.len());

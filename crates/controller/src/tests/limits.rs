@@ -773,7 +773,8 @@ fn queues_of_a_reset_controller_are_closed_a_few_in_a_turn() {
     let controller = Arc::clone(rig.connection(admin.line).controller().expect("connected"));
     controller.configure(ControllerConfig::default());
     turn::begin(&mut rig.core);
-    message(&mut rig.core, Message::EndQueues(controller, false));
+    let end = Message::EndQueues { controller, and_admin: false, cuts_chains: true };
+    message(&mut rig.core, end);
     turn::end(&mut rig.core);
     let open = |rig: &Rig| peers.iter().filter(|peer| rig.is_open(peer.line)).count();
     assert_eq!(open(&rig), 64 - CLOSES_PER_TURN);
