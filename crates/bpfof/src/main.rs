@@ -19,6 +19,7 @@ mod log_writer;
 mod observed;
 mod query;
 mod replace;
+mod signals;
 mod slow;
 mod take_over;
 mod target;

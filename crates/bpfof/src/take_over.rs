@@ -4,7 +4,7 @@
 //! Connected hosts move listener by listener: the old target drains a listener and ends its connections when nothing is
 //! in flight, and the hosts connect again, to this process. The next listener follows when they have.
 
-use bpfof_controller::TargetConfig;
+use bpfof_controller::{Paths, TargetConfig};
 use bpfof_operations::Reporter;
 use bpfof_operations::client::{Client, ClientError};
 use bpfof_operations::hand_over::Sockets;
@@ -42,6 +42,63 @@ pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
     }
 }
 
+/// Drains the listeners here that operators have drained at the other target, which accepts no hosts any more. Warns of
+/// other changes there that the configuration here lacks.
+///
+/// # Errors
+/// The other target does not answer.
+pub(crate) fn keep_drained(
+    old: &mut Client,
+    paths: &Paths,
+    here: &Reporter,
+) -> Result<(), ClientError> {
+    let report = ask(old, "report", &Value::Null)?;
+    for listener in report["listeners"].as_array().into_iter().flatten() {
+        if listener["drained"] == true
+            && let Some(address) = listener["address"].as_str()
+            // It may be none of this configuration.
+            && paths.drain(&[address.to_owned()]).is_ok()
+        {
+            log::warn!("{address} is drained, as at the other target: bpfof ctl undrain");
+        }
+    }
+    let here = here(DRAIN).ok().and_then(|report| serde_json::to_value(report).ok());
+    for difference in here.iter().flat_map(|here| differences(&report, here)) {
+        log::warn!("{difference}");
+    }
+    Ok(())
+}
+
+/// What hosts lose by a take-over: namespaces of the other target that are not here, and states of listeners.
+fn differences(old: &Value, here: &Value) -> Vec<String> {
+    let list = |of: &Value, what: &str| of[what].as_array().cloned().unwrap_or_default();
+    let named = |of: &Value| (of["subsystem"].clone(), of["nsid"].clone());
+    let served: Vec<_> = list(here, "namespaces").iter().map(named).collect();
+    let missing = list(old, "namespaces").into_iter().filter(|of| !served.contains(&named(of)));
+    let mut all: Vec<String> = missing
+        .map(|of| {
+            let (nsid, subsystem) = (&of["nsid"], of["subsystem"].as_str().unwrap_or_default());
+            format!(
+                "namespace {nsid} of {subsystem} is served by the other target and is not in the configuration: its \
+                 hosts lose it"
+            )
+        })
+        .collect();
+    for listener in list(old, "listeners") {
+        let is_same = |of: &&Value| of["address"] == listener["address"];
+        let Some(new) = list(here, "listeners").iter().find(is_same).cloned() else { continue };
+        let states = [&listener["ana"], &new["ana"]];
+        if listener["drained"] != true && states[0] != states[1] {
+            let address = &listener["address"];
+            all.push(format!(
+                "{address}: the ANA states were {} at the other target, and are {}",
+                states[0], states[1]
+            ));
+        }
+    }
+    all
+}
+
 /// Moves the hosts of another target to this one, and stops the other.
 ///
 /// Calls `note_lost_writes` with the subsystem and id of each namespace that has lost writes there: hosts that have not
@@ -70,8 +127,8 @@ pub(crate) fn move_hosts(
         losses.carry(&ask(&mut old, "report", &Value::Null)?, note_lost_writes);
         ask(&mut old, "close", &which)?;
         // A host with several listeners keeps one: wait before the next is drained. After the last there is no reason
-        // to wait.
-        if number + 1 < listeners.len() {
+        // to wait, and to a drained one no host comes back.
+        if number + 1 < listeners.len() && listener["drained"] != true {
             wait_for_hosts(here, &address, &hosts);
         }
         log::info!("{address}: {} hosts were told to connect to this target", hosts.len());
@@ -178,6 +235,23 @@ mod tests {
             losses.carry(&of, &|nqn, nsid| noted.borrow_mut().push((nqn.to_owned(), nsid)));
         }
         assert_eq!(noted.take(), [2, 1, 2].map(|nsid| ("nqn".to_owned(), nsid)));
+    }
+
+    #[test]
+    fn what_hosts_lose_is_named() {
+        let report = |nsids: &[u64], state: &str, drained: bool| {
+            let namespace = |nsid: &u64| json!({ "subsystem": "nqn", "nsid": nsid });
+            let namespaces: Vec<_> = nsids.iter().map(namespace).collect();
+            let ana = json!({ "1": state });
+            let listener = json!({ "address": "a:1", "ana": ana, "drained": drained });
+            json!({ "namespaces": namespaces, "listeners": [listener] })
+        };
+        let here = report(&[1], "optimized", false);
+        assert!(differences(&report(&[1], "inaccessible", true), &here).is_empty());
+        let lost = differences(&report(&[1, 2], "inaccessible", false), &here);
+        assert!(lost[0].starts_with("namespace 2 of nqn is served by the other"), "{lost:?}");
+        assert!(lost[1].contains("{\"1\":\"inaccessible\"} at the other target"), "{lost:?}");
+        assert_eq!(lost.len(), 2);
     }
 
     #[test]

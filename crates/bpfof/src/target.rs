@@ -2,6 +2,7 @@
 
 use crate::daemon;
 use crate::replace::replace;
+use crate::signals::{FAREWELL, OPERATORS, Received};
 use crate::take_over;
 use bpfof_controller::{
     ListenConfig, Listeners, NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode,
@@ -18,8 +19,7 @@ use bpfof_operations::{Reporter, Slowest};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGHUP, SIGTERM};
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
@@ -35,9 +35,6 @@ use std::time::Duration;
 /// The service manager's name for the discovery socket (FileDescriptorName=). A socket with any other name is for
 /// hosts.
 const DISCOVERY_SOCKET: &str = "discovery";
-
-/// How long a target that stops waits for hosts to use other paths.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Pause between attempts to lock the files of namespaces, which the target that this one replaces may still have open.
 const LOCK_AGAIN: Duration = Duration::from_secs(1);
@@ -186,7 +183,7 @@ fn answer(bound: Bound, is_successor: bool) -> Result<Option<Control>, ControlEr
 pub(crate) fn run(options: &Options) -> Outcome {
     daemon::begin(&options.daemon)?;
     // Before the server starts, so that no signal is lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, OPERATORS])?;
+    let signals = Received::begin()?;
     let manager = Manager::of_environment()?;
     let manager = manager.as_ref();
     let (mut config, mut texts) = configuration(options).map_err(BadConfiguration)?;
@@ -204,6 +201,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         true => BadConfiguration(error.into()).into(),
         false => Box::<dyn std::error::Error>::from(error),
     })?;
+    signals.serve(server.paths());
     let asked = Asked::default();
     // Only the target that is taken over may still serve this target's control socket.
     let takes_over = options.take_over.is_some()
@@ -216,6 +214,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         // Connect only now: the other target disconnects clients that are silent for as long as a start may take.
         let mut client = Client::connect(path)?;
         client.call("retire", serde_json::Value::Null)?;
+        let report: Reporter = Arc::new(server.report());
+        take_over::keep_drained(&mut client, &server.paths(), &report)?;
         server.begin_accepting()?;
         old = Some(client);
     }
@@ -231,7 +231,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(old) = old {
         move_hosts(old, &server, Arc::clone(&claims))?;
     }
-    serve_changes(&mut signals, (manager, options, &server), (&asked, &claims), &mut texts);
+    serve_changes(&signals, (manager, options, &server), (&asked, &claims), &mut texts);
     daemon::tell(manager, |manager| manager.notify("STOPPING=1"));
     if !is_crippled.load(Ordering::Relaxed) && !server.drain(FAREWELL) {
         log::info!("some hosts have not moved to other paths");
@@ -245,15 +245,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
 
 /// Carries out changes of the configuration until a signal ends the target.
 fn serve_changes(
-    signals: &mut Signals,
+    signals: &Received,
     (manager, options, server): (Option<&Manager>, &Options, &Server),
     (asked, claims): (&Asked, &Claims),
     texts: &mut Texts,
 ) {
-    for signal in signals.forever() {
-        if ![SIGHUP, OPERATORS].contains(&signal) {
-            return log::info!("signal {signal}: stopping");
-        }
+    while let Some(signal) = signals.next() {
         daemon::tell(manager, Manager::notify_reloading);
         // While it exists, no other target takes over and reads the configuration.
         let changing = claims.change();
@@ -309,10 +306,6 @@ fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> 
     }
     Ok(options)
 }
-
-/// The signal for changes that operators have requested. It is not SIGHUP, because pending signals of the same kind are
-/// delivered as one.
-const OPERATORS: i32 = signal_hook::consts::SIGUSR1;
 
 /// The outcome of a change: the namespace that has changed, if one has, or why the change was not or only partly made.
 type Changed = Result<Option<Place>, String>;
@@ -504,7 +497,7 @@ fn serve_operators(
         retire: Box::new(server.stop_accepting()),
         stop: Box::new(|| _ = signal_hook::low_level::raise(SIGTERM)),
     };
-    Ok((Some(control::bind(path, operations, takes_over)?), metrics))
+    Ok((Some(control::bind(path, operations, takes_over, server.aside())?), metrics))
 }
 
 fn is_same_file(one: Option<&Path>, other: Option<&Path>) -> bool {

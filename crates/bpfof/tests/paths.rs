@@ -7,7 +7,7 @@ mod wait;
 use bpfof_host::{Controller, Error, Lane, Options, Sqe, Status, TargetUrl};
 use command::{BPFOF, Target, bad, good, json};
 use port::Port;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FileType, FlockOperation, Mode, flock};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -267,7 +267,8 @@ fn operators_see_and_change_paths() {
 #[test]
 fn a_drain_that_takes_too_long_says_so() {
     let place = Place::alone();
-    let mut command = place.command("control", &["--listen", "127.0.0.1:0", "--namespace"]);
+    let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--namespace"];
+    let mut command = place.command("control", &listen);
     // Long enough for the two commands after it, on a busy machine.
     command.arg("mem:size=1MiB,latency_us=12000000");
     let (_target, addresses, _) = run(command);
@@ -280,8 +281,12 @@ fn a_drain_that_takes_too_long_says_so() {
     within(PATIENCE, "it is in flight", || {
         place.asked("control", &["listeners"])[0]["in_flight"] == 1
     });
-    let late = place.refused("control", &["drain", "--timeout", "0"]);
+    let late = place.refused("control", &["drain", "--listener", &addresses[0], "--timeout", "0"]);
     assert!(late.contains("stay drained") && late.contains("in flight"), "{late}");
+    let host = Options::for_host([9; 16]).host_nqn;
+    assert!(late.contains(&host), "{late}");
+    // Others do not wait for it.
+    place.said("control", &["drain", "--listener", &addresses[1], "--timeout", "0"]);
     let drained = place.asked("control", &["drain"]);
     assert_eq!(*first_of(&drained, "in_flight"), 0);
     slow.join().expect("it ends").expect("and well");
@@ -330,6 +335,54 @@ fn a_new_process_takes_over_under_load() {
     old.signal(Signal::TERM);
     assert_eq!(old.wait(), Some(0));
     assert!(!place.path("control").exists(), "it takes its control socket away");
+}
+
+/// A file that cannot be opened keeps nobody from ending the target.
+#[test]
+fn a_target_ends_although_its_configuration_cannot_be_read() {
+    let place = Place::alone();
+    let [file, socket] = ["target.toml", "control"].map(|name| place.path(name));
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nnamespaces = [\"mem:size=1MiB\"]\ncontrol = {socket:?}\n"
+    );
+    fs::write(&file, text).expect("written");
+    let mut command = Command::new(BPFOF);
+    command.args(["target", "--json", "--quiet", "--exit-with-parent", "--config"]).arg(&file);
+    let (mut target, ..) = run(command);
+    fs::remove_file(&file).expect("it was there");
+    rustix::fs::mknodat(rustix::fs::CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+        .expect("a pipe with a name");
+    let reload = place.ctl("control", &["reload"]);
+    let mut reload =
+        Command::new(BPFOF).args(reload).stderr(Stdio::null()).spawn().expect("it runs");
+    let mut pipe = None;
+    within(PATIENCE, "the configuration is being read", || {
+        // As long as nobody reads, it cannot be opened in this way.
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        pipe = rustix::fs::open(&file, flags, Mode::empty()).ok();
+        pipe.is_some()
+    });
+    target.signal(Signal::TERM);
+    assert_eq!(target.wait_for(PATIENCE), Some(1));
+    assert!(!reload.wait().expect("it ends").success());
+}
+
+/// A listener that an operator has drained stays drained.
+#[test]
+fn a_take_over_keeps_drained_listeners() {
+    let place = Place::alone();
+    let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--cntlid", "1-32000"];
+    let (mut old, addresses, _) = run(place.command("control", &listen));
+    place.said("control", &["drain", "--listener", &addresses[1]]);
+    let control = place.path("control").display().to_string();
+    let [one, two] = [&addresses[0], &addresses[1]];
+    let same = ["--listen", one, "--listen", two, "--cntlid", "1-32000", "--take-over", &control];
+    let (_new, ..) = run(place.command("control", &same));
+    assert_eq!(old.wait_for(PATIENCE), Some(0));
+    let listeners = place.asked("control", &["listeners"]);
+    assert_eq!([&listeners[0]["drained"], &listeners[1]["drained"]], [false, true]);
+    let open = place.asked("control", &["undrain", "--listener", two]);
+    assert_eq!(open[1]["drained"], false);
 }
 
 /// If a process that takes over ends before all hosts have moved, the old process, which no host can reach any more,

@@ -45,6 +45,12 @@ pub enum ClientError {
     /// The connection was lost.
     #[error("the target does not answer: {0}")]
     Lost(#[from] io::Error),
+    /// The target is busy, or stopped.
+    #[error(
+        "no answer within {} seconds; a change may still be carried out, so look at the target's log before you request \
+         it again", PATIENCE.as_secs()
+    )]
+    Late,
     /// The target sent something that is not an answer.
     #[error("the target's answer is invalid: {0}")]
     Nonsense(#[from] serde_json::Error),
@@ -109,7 +115,12 @@ impl Client {
         let received = self.reader.read_line(&mut line);
         if !line.ends_with('\n') {
             sent?;
-            received?;
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(ClientError::Late);
+                }
+                received => received?,
+            };
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         let Ok(answer) = serde_json::from_str::<Answer>(&line) else {

@@ -152,11 +152,17 @@ fn is_served(path: &Path) -> io::Result<bool> {
 }
 
 /// Prepares to answer requests on a socket at `path`. A socket that a dead process has left there will be replaced; one
-/// that a process serves is refused, unless this one `takes_over`.
+/// that a process serves is refused, unless this one `takes_over`. The thread that answers first calls `step_aside`, which
+/// must keep it and those that it starts out of the way of the threads that serve hosts.
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn bind(path: &Path, operations: Operations, takes_over: bool) -> Result<Bound, ControlError> {
+pub fn bind(
+    path: &Path,
+    operations: Operations,
+    takes_over: bool,
+    step_aside: impl Fn() + Send + 'static,
+) -> Result<Bound, ControlError> {
     let failed = |source| ControlError { path: path.to_owned(), source };
     match std::fs::symlink_metadata(path) {
         Ok(there) if !std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()) => {
@@ -177,6 +183,7 @@ pub fn bind(path: &Path, operations: Operations, takes_over: bool) -> Result<Bou
     std::fs::set_permissions(&bound.aside, Permissions::from_mode(0o600)).map_err(failed)?;
     let operations = Arc::new(operations);
     let serve = move || {
+        step_aside();
         if begins.recv().is_ok() {
             accept(&listener, &operations);
         }
@@ -535,7 +542,7 @@ mod tests {
                 stop: Box::new(|| ()),
                 change: Box::new(|_| Ok(None)),
             };
-            super::bind(&path, operations, takes_over)
+            super::bind(&path, operations, takes_over, || ())
         };
         let answers = || {
             let client = Client::connect(&path);

@@ -6,10 +6,13 @@ use bpfof_operations::client::{Client, ClientError};
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Time between two checks whether all is drained.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Hosts that a message names.
+const HOSTS_MAX: usize = 8;
 /// Time between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -56,7 +59,7 @@ pub(super) enum Command {
 }
 
 pub(super) fn run(client: &mut Client, command: &Command, json: bool) -> Outcome {
-    let mut left = 0;
+    let mut left = None;
     let listeners = match command {
         Command::Listeners => client.call("report", Value::Null)?["listeners"].clone(),
         Command::Undrain { which } => client.call("undrain", which.params())?,
@@ -68,9 +71,13 @@ pub(super) fn run(client: &mut Client, command: &Command, json: bool) -> Outcome
         }
         Command::Drain { which, timeout, close } => {
             let drained = client.call("drain", which.params())?;
-            let listeners = wait(client, drained, Duration::from_secs(*timeout), json)?;
-            left = busy(&listeners);
-            if *close && left == 0 { client.call("close", which.params())? } else { listeners }
+            let patience = Duration::from_secs(*timeout);
+            let listeners = wait(client, which, drained, patience, json)?;
+            let number = which.busy(&listeners);
+            if number > 0 {
+                left = Some((number, which.hosts_of_busy(&client.call("report", Value::Null)?)));
+            }
+            if *close && number == 0 { client.call("close", which.params())? } else { listeners }
         }
     };
     match json {
@@ -78,11 +85,11 @@ pub(super) fn run(client: &mut Client, command: &Command, json: bool) -> Outcome
         false => print!("{}", shown(&listeners)),
     }
     match left {
-        0 => Ok(()),
-        left => Err(format!(
-            "{left} connections still have commands in flight, or their hosts have not read the \
-             change yet; the listeners stay drained: wait longer with another `bpfof ctl drain`, \
-             or `bpfof ctl undrain`"
+        None => Ok(()),
+        Some((number, hosts)) => Err(format!(
+            "{number} connections still have commands in flight, or their hosts have not read the change yet: {hosts}; \
+             the listeners stay drained: wait longer with another `bpfof ctl drain`, end them with `bpfof ctl kick`, or \
+             `bpfof ctl undrain`"
         )
         .into()),
     }
@@ -92,31 +99,58 @@ impl Which {
     fn params(&self) -> Value {
         json!({ "listeners": self.listeners })
     }
-}
 
-fn drained(listeners: &Value) -> impl Iterator<Item = &Value> {
-    listeners.as_array().into_iter().flatten().filter(|of| of["drained"] == true)
-}
+    fn means(&self, listener: &Value) -> bool {
+        let id = listener["id"].to_string();
+        let is_called = |name: &String| {
+            *name == id || ["address", "advertised"].iter().any(|what| listener[what] == **name)
+        };
+        self.listeners.is_empty() || self.listeners.iter().any(is_called)
+    }
 
-/// Connections of drained listeners with commands in flight, or whose hosts have not read the change yet.
-fn busy(listeners: &Value) -> u64 {
-    let count = |of: &Value, what: &str| of[what].as_u64().unwrap_or_default();
-    drained(listeners).map(|of| count(of, "busy") + count(of, "untold")).sum()
+    /// Those of the listeners in a report that are drained.
+    fn drained<'a>(&'a self, listeners: &'a Value) -> impl Iterator<Item = &'a Value> {
+        let all = listeners.as_array().into_iter().flatten();
+        all.filter(|of| of["drained"] == true && self.means(of))
+    }
+
+    /// Connections there with commands in flight, or whose hosts have not read the change yet.
+    fn busy(&self, listeners: &Value) -> u64 {
+        let count = |of: &Value, what: &str| of[what].as_u64().unwrap_or_default();
+        self.drained(listeners).map(|of| count(of, "busy") + count(of, "untold")).sum()
+    }
+
+    /// The hosts of such connections.
+    fn hosts_of_busy(&self, report: &Value) -> String {
+        let ids: Vec<&Value> = self.drained(&report["listeners"]).map(|of| &of["id"]).collect();
+        let is_busy = |of: &&Value| {
+            let works = of["queue"].as_u64() > Some(0)
+                && ["in_flight", "unsent_bytes"].iter().any(|what| of[what].as_u64() > Some(0));
+            ids.contains(&&of["listener"]) && (works || of["awaits_ana"] == true)
+        };
+        let all = report["connections"].as_array().into_iter().flatten();
+        let hosts: BTreeSet<&str> =
+            all.filter(is_busy).filter_map(|of| of["host"].as_str()).collect();
+        let some: Vec<&str> = hosts.iter().take(HOSTS_MAX).copied().collect();
+        let more = if hosts.len() > some.len() { ", …" } else { "" };
+        some.join(", ") + more
+    }
 }
 
 /// Waits until nothing is in flight, and shows the progress. Returns the last report of the listeners.
 fn wait(
     client: &mut Client,
+    which: &Which,
     mut listeners: Value,
     patience: Duration,
     json: bool,
 ) -> Result<Value, ClientError> {
     let begin = Instant::now();
     let mut told = begin;
-    while busy(&listeners) > 0 && begin.elapsed() < patience {
+    while which.busy(&listeners) > 0 && begin.elapsed() < patience {
         if told.elapsed() >= TELL_EVERY && !json {
             told = Instant::now();
-            for of in drained(&listeners) {
+            for of in which.drained(&listeners) {
                 eprintln!(
                     "{}: {} commands in flight, {} hosts have not read the change yet",
                     text(&of["address"]),

@@ -15,7 +15,7 @@ use bpfof_chain::Limits;
 pub use error::ConfigError;
 pub use listen::{Advertised, AnaState, AnaStates, ListenConfig, Listeners, Transport};
 pub use namespace_spec::{NamespaceConfig, NamespaceSource};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -114,9 +114,13 @@ impl TargetConfig {
             return Err(ConfigError::AnyHost(address));
         }
         self.check_memory()?;
+        let nqn = self.nqn.as_str();
+        let served = self.namespaces.iter().map(|of| of.subsystem.as_deref().unwrap_or(nqn));
+        let served: BTreeSet<&str> = served.collect();
+        let served: Vec<&str> = served.into_iter().collect();
         for (place, rule) in self.rules.iter().enumerate() {
             check_rule(rule)?;
-            check_reached(rule, &self.rules[..place])?;
+            check_reached(rule, &self.rules[..place], &served)?;
         }
         let has_keys = |rule: &&HostRule| !rule.keys.tls_psk.is_empty();
         if let Some(rule) = self.rules.iter().find(has_keys).filter(|_| self.tls == TlsMode::Off) {
@@ -321,28 +325,26 @@ impl TargetConfig {
     }
 }
 
-/// Rejects keys that would have no effect: the first rule for a host and a subsystem applies.
-fn check_reached(rule: &HostRule, before: &[HostRule]) -> Result<(), ConfigError> {
-    let hides = |earlier: &HostRule| {
-        let is_host = earlier.nqn == "*" || earlier.nqn == rule.nqn;
-        let has_all = match (&earlier.subsystems, &rule.subsystems) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(earlier), Some(later)) => later.iter().all(|nqn| earlier.contains(nqn)),
-        };
-        is_host && has_all
-    };
-    match before.iter().position(hides).filter(|_| !rule.keys.is_empty()) {
-        Some(place) => {
-            let why = format!(
-                "[[host]] rule {} applies to the same host and subsystems and comes first, so the keys of this \
-                 rule would have no effect: put them there",
-                place + 1
-            );
-            Err(ConfigError::Rule { nqn: rule.nqn.clone(), why })
-        }
-        None => Ok(()),
+/// Rejects keys that would have no effect: the first rule for a host and a subsystem applies. `served` are the subsystems
+/// that have namespaces.
+fn check_reached(rule: &HostRule, before: &[HostRule], served: &[&str]) -> Result<(), ConfigError> {
+    if rule.keys.is_empty() {
+        return Ok(());
     }
+    let earlier = |subsystem: &str| before.iter().position(|of| of.is_about(&rule.nqn, subsystem));
+    let named = rule.subsystems.iter().flatten().map(String::as_str);
+    let its: Vec<&str> = match rule.subsystems {
+        Some(_) => named.collect(),
+        None => served.to_vec(),
+    };
+    let hidden: Vec<usize> = its.iter().filter_map(|subsystem| earlier(subsystem)).collect();
+    let Some(place) = hidden.first().filter(|_| hidden.len() == its.len()) else { return Ok(()) };
+    let why = format!(
+        "[[host]] rule {} applies to the same host and subsystems and comes first, so the keys of this rule would have \
+         no effect: put them there",
+        place + 1
+    );
+    Err(ConfigError::Rule { nqn: rule.nqn.clone(), why })
 }
 
 fn check_rule(rule: &HostRule) -> Result<(), ConfigError> {
@@ -443,9 +445,14 @@ mod tests {
         let key = "tls-psk = [\"a.psk\"]\n";
         let of_one = "subsystems = [\"nqn.2026-01.org:x\"]\n";
         let check = |rules: &[&str]| {
-            let text = format!("namespaces = [\"mem:size=1M\"]\n{}", rules.concat());
+            let [x, y] =
+                ["x", "y"].map(|name| format!("\"mem:size=1M,nqn=nqn.2026-01.org:{name}\""));
+            let text = format!("namespaces = [{x}, {y}]\n{}", rules.concat());
             TargetConfig::from_toml(&text).expect("read").check().map_err(|error| error.to_string())
         };
+        let anybody = "[[host]]\nnqn = \"*\"\n";
+        let of_both = "subsystems = [\"nqn.2026-01.org:x\", \"nqn.2026-01.org:y\"]\n";
+        let of_other = "subsystems = [\"nqn.2026-01.org:y\"]\n";
         assert_eq!(check(&[host, key]), Ok(()));
         assert_eq!(check(&[host, of_one, host, key]), Ok(()));
         assert_eq!(check(&[host, key, "[[host]]\nnqn = \"*\"\n"]), Ok(()));
@@ -453,6 +460,8 @@ mod tests {
             [host, key, host, key].as_slice(),
             &["[[host]]\nnqn = \"*\"\n", host, key],
             &[host, of_one, host, of_one, key],
+            &[anybody, of_both, host, key],
+            &[anybody, of_one, host, of_other, host, key],
         ] {
             let error = check(rules).expect_err("no host could use the key");
             assert!(
