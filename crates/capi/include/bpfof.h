@@ -278,8 +278,10 @@ int bpfof_wait_mapped(struct bpfof *bpfof, int fd, int timeout_ms);
 
 /*
  * Closes the file that bpfof_add() opened, after the chains that read it have
- * ended. Until then a deleted file keeps its space. Fails with ENOENT if the
- * number is not known. The caller's descriptor may have been closed already.
+ * ended. Until then a deleted file keeps its space. Without a target, a reader
+ * that has read it keeps it open until its next chain, or until it is closed.
+ * Fails with ENOENT if the number is not known. The caller's descriptor may
+ * have been closed already.
  */
 int bpfof_forget(struct bpfof *bpfof, int fd);
 

@@ -16,6 +16,8 @@ namespace {
 constexpr uint32_t PATIENCE_US = 2000;
 /* How long to wait before asking a target for a connection again that had none left. */
 constexpr int64_t REFUSED_MS = 2000;
+/* How long a reader without a target may be idle. */
+constexpr int64_t IDLE_MS = 10000;
 
 /* The storage function's object, in this library's read-only data. */
 extern "C" const unsigned char bpfof_sst_get_object[];
@@ -122,7 +124,7 @@ PooledReader Session::take()
 		readers_--;
 		return {};
 	}
-	const PooledReader reader = {bpfof_reader_open(bpfof_), 0, 0};
+	const PooledReader reader = {bpfof_reader_open(bpfof_), 0, 0, 0};
 
 	if (!reader.reader) {
 		/* A full target says so, and this process may be out of descriptors or memory: both pass. */
@@ -143,7 +145,30 @@ void Session::put(PooledReader reader, uint64_t sent, uint64_t received)
 	idle.sent += sent - reader.sent;
 	idle.received += received - reader.received;
 	if (reader.reader)
-		idle.readers.push_back({reader.reader, sent, received});
+		idle.readers.push_back({reader.reader, sent, received, has_target_ ? 0 : ms()});
+}
+
+void Session::close_idle()
+{
+	if (has_target_)
+		return;
+	const int64_t before = ms() - IDLE_MS;
+	std::vector<PooledReader> closed;
+
+	for (size_t i = 0; i < idle_.count(); i++) {
+		std::lock_guard<std::mutex> lock(idle_[i].mutex);
+		std::vector<PooledReader> &readers = idle_[i].readers;
+		/* The last is used first, so those that have been idle for longest come first. */
+		const auto end = std::find_if(readers.begin(), readers.end(),
+			[&](const PooledReader &reader) { return reader.idle_since > before; });
+
+		closed.insert(closed.end(), readers.begin(), end);
+		readers.erase(readers.begin(), end);
+	}
+	for (const PooledReader &reader : closed) {
+		bpfof_reader_close(reader.reader);
+		readers_--;
+	}
 }
 
 void Session::give_back(PooledReader reader)

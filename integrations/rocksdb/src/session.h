@@ -17,11 +17,12 @@
 
 namespace bpf_of {
 
-/* A reader, and its traffic that was already counted. */
+/* A reader, its traffic that was already counted, and since when it is idle, in ms of the steady clock. */
 struct PooledReader {
 	struct bpfof_reader *reader;
 	uint64_t sent;
 	uint64_t received;
+	int64_t idle_since;
 };
 
 class Session {
@@ -43,6 +44,10 @@ class Session {
 	PooledReader take();
 	void give_back(PooledReader reader);
 	void give_away(PooledReader reader);
+
+	/* Without a target, closes readers that have long been idle: their rings keep the files open that they
+	 * have read, and so the space of deleted ones. */
+	void close_idle();
 
 	/* Whether a reader has lost its connection to the target. */
 	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
@@ -121,6 +126,7 @@ class Target {
 	static rocksdb::Status open(const PushdownOptions &options, std::shared_ptr<Target> *target);
 
 	std::shared_ptr<Session> session() const { return session_.load(); }
+	void close_idle() const { session()->close_idle(); }
 	/*
 	 * Makes a new session if the current one is lost. False if it is not, or if that fails.
 	 * `prepare` gets the session before any caller uses it; the object that it returns is released

@@ -66,6 +66,8 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 	rocksdb::Status open(const std::string &path, std::shared_ptr<const TableFile> *file);
 	/* Connects again if the target was lost, and makes all files known to it. */
 	void reconnect();
+	/* See Session. */
+	void close_idle() { target_->close_idle(); }
 
 	/*
 	 * Reads ranges into `to`, one after the other, through the target if there is one: all in one

@@ -240,6 +240,7 @@ void VersionTracker::tidy()
 	for (const std::string &path : deleted)
 		ahead_.erase(path);
 	files_->reconnect();
+	files_->close_idle();
 }
 
 void VersionTracker::drop_replaced()

@@ -187,6 +187,13 @@ impl<'a> Keeper<'a> {
         self.looked = Instant::now();
     }
 
+    /// Calls `meanwhile` if leases have not been checked for a while.
+    fn look_if_due(&mut self, meanwhile: &mut Meanwhile<'_, 'a>) {
+        if self.looked.elapsed() >= LOOK {
+            meanwhile(self);
+        }
+    }
+
     /// The association's controller, once no other thread uses it: another thread may be waiting for the target to
     /// compile a function. None if this process has no association.
     fn controller(
@@ -313,7 +320,11 @@ impl<'a> Keeper<'a> {
             // A long write changes the file's times once, when it begins. Data that it wrote after
             // the map was made may be only in the page cache, and chains over leased files write
             // nothing back.
-            let written = file.entry.write_back(&opened).is_ok();
+            let written = file
+                .entry
+                .write_back_while(&opened, &mut || self.look_if_due(&mut Self::give_back_meanwhile))
+                .and_then(|()| file.entry.write_back(&opened))
+                .is_ok();
             if !written || !layout.holds(&opened) {
                 let mut status = file.entry.status();
                 status.mapping.take_if(|current| Arc::ptr_eq(current, &file.mapping));
@@ -457,7 +468,10 @@ impl<'a> Keeper<'a> {
     ) -> Result<FileLayout, MapRefusal> {
         // Another disk may have the device number by now.
         self.place.device.admit(&self.info, self.place.nqn.as_deref())?;
-        entry.is_written().map_err(MapRefusal::NotWritten)?;
+        // So that the look below finds little to write.
+        entry
+            .write_back_while(file, &mut || self.look_if_due(meanwhile))
+            .map_err(MapRefusal::NotWritten)?;
         let look = if entry.is_own { own_file_layout } else { file_layout };
         let layout = match look(file, &self.place.device, &self.info) {
             Err(MapRefusal::BehindNamespace { .. }) if self.has_grown(meanwhile) => {

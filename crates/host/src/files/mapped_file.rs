@@ -146,6 +146,19 @@ impl MappedFile {
         sys::write_back(file).inspect_err(|error| self.is_not_written(error))
     }
 
+    /// The same in parts; calls `meanwhile` after each.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn write_back_while(
+        &self,
+        file: &File,
+        meanwhile: &mut dyn FnMut(),
+    ) -> io::Result<()> {
+        self.is_written()?;
+        sys::write_back_while(file, meanwhile).inspect_err(|error| self.is_not_written(error))
+    }
+
     /// Fails if an earlier write-back has failed.
     ///
     /// # Errors
