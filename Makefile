@@ -124,6 +124,7 @@ fuzz-check: setup ## compile the fuzz targets without the sanitizer
 release:
 	@scripts/setup.sh
 	cargo build --release -p bpfof-cli -p bpfof-query-command -p bpfof-capi --locked
+	$(MAKE) --no-print-directory -C functions
 
 demo: release ## build and run the demonstration
 	$(BPFOF) demo

@@ -59,7 +59,8 @@ stage() {
 	DESTDIR=$WORK/all PREFIX=/usr LIBDIR=/usr/lib/$MULTIARCH scripts/install.sh install "$BUILD_DIR" >/dev/null
 	rm "$documents"/bpfof/LICENSE-*
 	mkdir -p "$documents"/libbpfof-dev "$WORK"/all/usr/share/zsh/vendor-completions
-	mv "$documents"/bpfof/{c-api.md,files.md,examples} "$documents/libbpfof-dev/"
+	cp "$documents"/bpfof/{c-api.md,files.md} "$documents/libbpfof-dev/"
+	mv "$documents/bpfof/examples" "$documents/libbpfof-dev/"
 	mv "$WORK"/all/usr/share/zsh/{site-functions,vendor-completions}/_bpfof
 	rmdir "$WORK/all/usr/share/zsh/site-functions"
 	install -D -m 644 -t "$WORK/all/etc/bpfof" packaging/etc/target.toml

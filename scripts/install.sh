@@ -73,7 +73,7 @@ files() {
 	for file in docs/man/*.3; do
 		echo "644 $file $PREFIX/share/man/man3/${file##*/}"
 	done
-	for file in docs/c-api.md docs/files.md docs/writing-functions.md LICENSE-APACHE LICENSE-MIT; do
+	for file in docs/*.md LICENSE-APACHE LICENSE-MIT; do
 		echo "644 $file $DOCUMENTS/${file##*/}"
 	done
 	for file in docs/examples/*; do

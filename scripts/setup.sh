@@ -3,9 +3,8 @@
 #
 #   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [wiredtiger] [tls] [prometheus] [chromium] [go] [deb] [python]
 #
-# Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
-# TLS, Chromium, Go and making Debian packages are installed only if they are named. The cargo tools named as arguments
-# are compiled at pinned versions into .tools/. A Rust compiler for aarch64 is unpacked there as well, and so are Python
+# Debian packages need root or sudo. Those for building and testing are always installed; all others only if the thing
+# that needs them is named. The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for aarch64 is unpacked there as well, and so are Python
 # packages: .tools/python. If nothing is missing, it does nothing, in under a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -117,8 +117,9 @@ struct bpfof_ctx {
 #define BPFOF_ENOSPC 28 /* the map is full, or the index is past its end */
 
 /* The helpers up to bpfof_xxh3, except bpfof_find_all, cost a fixed number of units:
- * 10; bpfof_crc32c, bpfof_find and bpfof_xxh3 40; bpfof_find_any 60. In addition they
- * cost 1 unit for every 8 bytes; bpfof_crc32c and bpfof_find_any for every 4. */
+ * bpfof_memcmp 10; bpfof_memmove and bpfof_memset 46; bpfof_crc32c, bpfof_find and
+ * bpfof_xxh3 40; bpfof_find_any 60. In addition they cost 1 unit for every 8 bytes;
+ * bpfof_crc32c and bpfof_find_any for every 4. */
 
 /* memcmp: returns < 0, 0 or > 0 as the first differing bytes compare. */
 static __s64 (*const bpfof_memcmp)(const void *a, const void *b, __u64 len) = (void *)1;

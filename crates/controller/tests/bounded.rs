@@ -260,11 +260,3 @@ fn two_thousand_connections() {
     let _alone = alone();
     flood_of_connections(2000);
 }
-
-/// Needs a hard limit of 12,000 descriptors: `ulimit -Hn`.
-#[test]
-#[ignore = "ten thousand connections; run with --ignored"]
-fn ten_thousand_connections() {
-    let _alone = alone();
-    flood_of_connections(10_000);
-}

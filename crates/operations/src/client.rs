@@ -123,11 +123,7 @@ impl Client {
             };
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        let Ok(answer) = serde_json::from_str::<Answer>(&line) else {
-            let refusal: Value = serde_json::from_str(&line)?;
-            let words = refusal["error"]["message"].as_str().unwrap_or(line.trim());
-            return Err(ClientError::Refused(words.to_owned()));
-        };
+        let answer: Answer = serde_json::from_str(&line)?;
         match answer.error {
             Some(failure) => Err(ClientError::Refused(failure.message)),
             None => Ok(answer.result.unwrap_or_default()),

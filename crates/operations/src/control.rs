@@ -253,7 +253,8 @@ fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
 
 /// Says why requests are not answered.
 fn refuse(mut stream: &UnixStream, why: &str) -> io::Result<()> {
-    writeln!(stream, "{}", json!({ "error": { "message": why } }))
+    let answer = rpc::refusal(Failure::new(Failure::FAILED, why));
+    writeln!(stream, "{}", serde_json::to_string(&answer)?)
 }
 
 /// Answers requests, a line each, until the client closes its end.

@@ -62,25 +62,28 @@ impl Failure {
     }
 }
 
+/// An answer to a request that was not read.
+pub(crate) fn refusal(failure: Failure) -> Answer {
+    Answer { jsonrpc: "2.0".to_owned(), id: Value::Null, result: None, error: Some(failure) }
+}
+
 /// Answers a line, which should be a request.
 pub(crate) fn answer(
     line: &str,
     carry_out: impl FnOnce(&str, &Value) -> Result<Value, Failure>,
 ) -> Answer {
-    let jsonrpc = "2.0".to_owned();
     let request: Request = match serde_json::from_str(line) {
         Ok(request) => request,
         Err(error) => {
             let message = format!("not a JSON-RPC request: {error}");
-            let error = Some(Failure::new(Failure::NO_REQUEST, message));
-            return Answer { jsonrpc, id: Value::Null, result: None, error };
+            return refusal(Failure::new(Failure::NO_REQUEST, message));
         }
     };
     let (result, error) = match carry_out(&request.method, &request.params) {
         Ok(result) => (Some(result), None),
         Err(failure) => (None, Some(failure)),
     };
-    Answer { jsonrpc, id: request.id, result, error }
+    Answer { jsonrpc: "2.0".to_owned(), id: request.id, result, error }
 }
 
 #[cfg(test)]

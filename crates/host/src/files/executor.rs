@@ -1,5 +1,5 @@
-//! The common interface of the four executors of chains: the target, direct reads and NVMe commands
-//! of this machine, and plain reads.
+//! The common interface of the executors of chains: the target; this machine, by direct reads or by NVMe commands; and
+//! the fall-back, by plain reads.
 
 use super::call::{Executor, KeptCall, KeptChain, ReadError};
 use super::file::Pin;

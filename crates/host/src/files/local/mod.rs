@@ -13,7 +13,7 @@
 
 mod chains;
 mod files;
-mod kernel;
+mod in_kernel;
 mod namespace;
 mod passthrough;
 mod reads;
@@ -26,7 +26,7 @@ use bpfof_chain::{Answer, ChainError, FileVersion, InvalidOutput, Start};
 use bpfof_device::RingError;
 use chains::Chains;
 use files::Files;
-pub use kernel::{kernel_domain, load_into_kernel};
+pub use in_kernel::{kernel_domain, load_into_kernel};
 pub(crate) use passthrough::Passthrough;
 use reads::FileReads;
 use std::time::Duration;

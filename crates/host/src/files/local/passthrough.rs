@@ -2,7 +2,7 @@
 //! file maps and their versions, but without a network.
 
 use super::chains::{Begun, Chains};
-use super::kernel::{self, Kernel};
+use super::in_kernel::{self, Kernel};
 use super::namespace::Namespace;
 use super::reads::NamespaceReads;
 use super::start_of;
@@ -113,15 +113,15 @@ impl Passthrough {
         let number = files.function(function);
         let start = start(&begun, number, versions, of);
         let (hops, outcome) = match kernel.run(function.local_function(), &start) {
-            kernel::End::Answer(answer, hops) => {
+            in_kernel::End::Answer(answer, hops) => {
                 let number = begun.0;
                 drop(begun);
                 return on_end(number, Ok((answer, hops)));
             }
-            kernel::End::Continue(suspended) => {
+            in_kernel::End::Continue(suspended) => {
                 (suspended.hops(), chains.resume(begun.clone(), &suspended, files))
             }
-            kernel::End::Restart => (0, chains.start(begun.clone(), &start, files)),
+            in_kernel::End::Restart => (0, chains.start(begun.clone(), &start, files)),
         };
         failed.extend(outcome.err().map(|error| (begun.0, error, hops)));
     }
