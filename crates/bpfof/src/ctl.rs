@@ -241,7 +241,7 @@ fn shown(part: &Command, report: &Value) -> (Value, String) {
             ("functions", table(&heads, rows("functions", function)))
         }
         Command::Reactors => {
-            let heads = ["reactor", "busy", "connections", "chains running", "waiting"];
+            let heads = ["reactor", "busy since start", "connections", "chains running", "waiting"];
             ("reactors", table(&heads, rows("reactors", reactor)))
         }
         Command::Denials => {

@@ -68,18 +68,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
     client.call("trace", serde_json::to_value(&request)?)?;
     // Overwrite the file only once the trace has begun.
     let mut chrome = options.chrome.as_deref().map(ChromeFile::create).transpose()?;
-    let (mut told, mut skipped, mut lost) = (0, 0, None);
-    while options.count.is_none_or(|count| told < count) {
-        let Some(notified) = client.notified()? else {
-            if !is_enough.load(Ordering::Relaxed) {
-                lost = Some(
-                    "the target has ended the trace: it is stopping, or this client was too slow",
-                );
-            }
-            break;
-        };
+    let (mut told, mut skipped) = (0, 0);
+    while let Some(notified) = client.notified()? {
+        // The last notification has only this.
+        skipped += notified["skipped"].as_u64().unwrap_or_default();
+        if notified.get("class").is_none() || options.count.is_some_and(|count| told >= count) {
+            continue;
+        }
         let traced = Traced::deserialize(&notified)?;
-        (told, skipped) = (told + 1, skipped + traced.skipped);
+        told += 1;
+        if options.count == Some(told) {
+            is_enough.store(true, Ordering::Relaxed);
+            let end = client.ender()?;
+            std::thread::spawn(end);
+        }
         match &mut chrome {
             Some(file) => file.add(&traced.chain)?,
             None if options.json => writeln!(output(), "{notified}")?,
@@ -94,7 +96,13 @@ pub(crate) fn run(options: &Options) -> Outcome {
         _ => format!("; {skipped} more were skipped, too many to show: take one in N by --every"),
     };
     tell(format_args!("{told} chains{more}"));
-    lost.map_or(Ok(()), |why| Err(why.into()))
+    match is_enough.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => {
+            Err("the target has ended the trace: it is stopping, or this client was too slow"
+                .into())
+        }
+    }
 }
 
 /// Ends the client's notifications when the time is over, and on Ctrl-C, SIGTERM and the loss of the terminal; the

@@ -9,6 +9,7 @@ use operated::{Operated, connect, get, start};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -98,6 +99,41 @@ impl Served {
 
 fn field(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or_else(|| panic!("no number {name} in {of}"))
+}
+
+/// A client that stops sending hears of all chains that it was not told of.
+#[test]
+fn skipped_chains_are_counted_to_the_end() {
+    const CHAINS: u64 = 5000;
+    let mut served = serve();
+    let (stream, answer) = served.ask(json!({}));
+    assert!(answer.contains("result"), "{answer}");
+    // Until it has begun on the reactor.
+    stream.set_read_timeout(Some(Duration::from_millis(5))).expect("set");
+    let mut lines = BufReader::new(&stream);
+    let (mut line, mut before) = (String::new(), 0);
+    while !line.ends_with('\n') {
+        served.get(1, 7);
+        before += 1;
+        let _ = lines.read_line(&mut line);
+    }
+    for key in 0..CHAINS {
+        served.get(1, key);
+    }
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    stream.shutdown(Shutdown::Write).expect("it is open");
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).expect("the target ends it");
+    let all: Vec<Value> =
+        (line + &rest).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let chains = all.iter().filter(|of| of["method"] == "chain").count() as u64;
+    let skipped: u64 = all.iter().map(|of| field(&of["params"], "skipped")).sum();
+    assert_eq!(all.last().expect("one")["method"], "skipped");
+    assert!(chains < CHAINS && skipped > 0, "{chains} {skipped}");
+    assert!(
+        (CHAINS + 1..=CHAINS + before).contains(&(chains + skipped)),
+        "{chains} {skipped} {before}"
+    );
 }
 
 /// Each hop has its read, its times, and they fit into each other.

@@ -254,6 +254,17 @@ impl Namespace {
         self.backend.lock(if for_another { Lock::Shared } else { lock_of(self.given_uuid) })
     }
 
+    /// Checks that its files can be locked as this configuration requires: only those that it gives a UUID may be open at
+    /// another target.
+    pub(crate) fn check_lock(&self, config: &NamespaceConfig) -> Result<(), NamespaceError> {
+        let Some(volume) = self.backend.volume() else { return Ok(()) };
+        if self.given_uuid.is_none() || config.uuid.is_some() {
+            return Ok(());
+        }
+        let outcome = volume.lock(Lock::Alone).and_then(|()| volume.lock(Lock::Shared));
+        outcome.map_err(|source| NamespaceError::File { nsid: self.nsid, source })
+    }
+
     /// Why it must not be served at several targets, if its UUID says that it is.
     pub(crate) fn why_not_shared(&self) -> Option<&'static str> {
         self.given_uuid?;

@@ -100,14 +100,16 @@ impl Traces {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let (to, chains) = sync_channel(RING);
         let (mailboxes, running) = (Weak::clone(&self.mailboxes), Arc::clone(&self.running));
+        let skipped = Arc::<AtomicU64>::default();
         // From here on, dropping this counts the end of the trace.
-        let tracing = Tracing { id, chains, mailboxes, running };
+        let tracing = Tracing { id, chains, skipped: Arc::clone(&skipped), mailboxes, running };
         let told = tell(&self.mailboxes, |reactors| {
             Message::BeginTrace(Trace {
                 id,
                 request: request.clone(),
                 per_second: (MAX_PER_SECOND / reactors as u32).max(1),
                 to: to.clone(),
+                skipped: Arc::clone(&skipped),
                 clock: Arc::clone(&self.clock),
             })
         });
@@ -119,6 +121,7 @@ impl Traces {
 pub struct Tracing {
     id: u64,
     chains: Receiver<Traced>,
+    skipped: Arc<AtomicU64>,
     mailboxes: Mailboxes,
     running: Arc<AtomicUsize>,
 }
@@ -134,6 +137,13 @@ impl Tracing {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(TraceError::Stopped),
         }
+    }
+}
+
+impl Tracing {
+    /// Selected chains that were dropped so far, for lack of room or because of the rate limit.
+    pub fn skipped(&self) -> u64 {
+        self.skipped.load(Ordering::Relaxed)
     }
 }
 

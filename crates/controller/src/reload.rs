@@ -87,6 +87,9 @@ impl Plan {
             settled => settled?,
         };
         let is_same = (old_nqn.as_str(), old.nsid) == (nqn, nsid) && old.is_known_as(config);
+        if !is_same {
+            old.check_lock(config)?;
+        }
         let namespace = if is_same { old } else { Arc::new(old.moved(nsid, nqn, config)) };
         self.settled.push((Arc::clone(&namespace), blocks, config.ana_group));
         Ok(namespace)

@@ -81,6 +81,12 @@ fn the_lock_of_a_file_follows_its_uuid() {
     let base = config(vec![shared.clone()]);
     let server = Server::start(&base).expect("it starts");
     assert!(starts());
+    let other = Server::start(&config(vec![shared.clone()])).expect("it starts");
+    let refused = server.reload(&change(&base, std::slice::from_ref(&alone)));
+    let why = refused.expect_err("another target serves it").to_string();
+    assert!(why.contains("in use by another target"), "{why}");
+    assert!(starts(), "nothing has changed");
+    other.stop();
     server.reload(&change(&base, &[alone])).expect("it is taken over");
     assert!(!starts(), "the file is locked as shared");
     server.reload(&change(&base, std::slice::from_ref(&shared))).expect("it is taken over");

@@ -14,6 +14,9 @@ const USUAL_SOCKET: &str = "/run/bpfof-target/control.sock";
 /// How long the target may take to answer: reloading a configuration takes longest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the target may take to end notifications.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// The option of commands that names a target's control socket.
 #[derive(Debug, Args)]
 pub struct ControlSocket {
@@ -130,13 +133,18 @@ impl Client {
         }
     }
 
-    /// A function that ends the notifications from another thread: [`notified`](Self::notified) then returns none.
+    /// A function that ends the notifications from another thread: [`notified`](Self::notified) then returns those that
+    /// are under way, for a moment at most, and after that none.
     ///
     /// # Errors
     /// There is no descriptor left.
     pub fn ender(&self) -> io::Result<impl Fn() + Send + 'static> {
         let stream = self.reader.get_ref().try_clone()?;
-        Ok(move || _ = stream.shutdown(Shutdown::Both))
+        Ok(move || {
+            let _ = stream.shutdown(Shutdown::Write);
+            std::thread::sleep(LAST_WORDS);
+            let _ = stream.shutdown(Shutdown::Both);
+        })
     }
 
     /// Waits for the next notification, after a request that leads to some, and returns its parameters; none if no more

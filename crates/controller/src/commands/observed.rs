@@ -34,7 +34,8 @@ pub(super) fn command_ended(
 /// Clears the values that an earlier chain left in this entry.
 fn clear_chain(observed: &mut Observed) {
     let chain = &mut observed.chain;
-    (chain.hops, chain.units, chain.is_logged) = (0, 0, false);
+    (chain.hops, chain.units, chain.is_logged, chain.function) = (0, 0, false, 0);
+    chain.function_name.clear();
 }
 
 /// Records a chain of a command that arrived at `begun_ns`. The chain's arena must not have been

@@ -5,6 +5,7 @@ use super::record::CommandRecord;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 /// Traces at a time.
@@ -49,6 +50,8 @@ pub(crate) struct Trace {
     /// Chains a second of this reactor.
     pub(crate) per_second: u32,
     pub(crate) to: SyncSender<Traced>,
+    /// Chains that all reactors have dropped so far.
+    pub(crate) skipped: Arc<AtomicU64>,
     pub(crate) clock: Clock,
 }
 
@@ -127,7 +130,7 @@ impl Tracer {
                 (running.second, running.told) = (second, 0);
             }
             if running.told >= running.trace.per_second {
-                running.skipped += 1;
+                running.skip();
                 return true;
             }
             // Counts also if the channel is full, because making the text takes time.
@@ -136,7 +139,7 @@ impl Tracer {
             let traced = Traced { skipped, chain: chain.record(reactor, chain.ended_ns) };
             match running.trace.to.try_send(traced) {
                 Ok(()) => running.skipped = 0,
-                Err(TrySendError::Full(_)) => running.skipped += 1,
+                Err(TrySendError::Full(_)) => running.skip(),
                 Err(TrySendError::Disconnected(_)) => return false,
             }
             true
@@ -145,6 +148,11 @@ impl Tracer {
 }
 
 impl Running {
+    fn skip(&mut self) {
+        self.skipped += 1;
+        self.trace.skipped.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts a chain; returns whether it is the next to be selected by `every`.
     fn is_next(&mut self) -> bool {
         self.seen += 1;
@@ -168,7 +176,8 @@ mod tests {
 
     fn begin(tracer: &mut Tracer, id: u64, request: TraceRequest) -> Receiver<Traced> {
         let (to, told) = sync_channel(RING);
-        tracer.begin(Trace { id, request, per_second: 10, to, clock: Arc::new(|| 42) });
+        let (skipped, clock) = (Arc::default(), Arc::new(|| 42));
+        tracer.begin(Trace { id, request, per_second: 10, to, skipped, clock });
         told
     }
 

@@ -30,13 +30,18 @@ const percent = (part) => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
 // The last bucket of latencies has no end: it is shown as this, in ns.
 const LONGEST = 60e9;
 
-// The 99th percentile of the latencies since the last report: the end of its bucket, in ns.
+// The 99th percentile of the latencies since the last report, of all these classes together: the end of its bucket, in
+// ns; none without a last report.
 function p99(now, before) {
-  const old = new Map(before ? before.buckets : []);
-  const fresh = now.buckets.map(([end, count]) => [end, count - (old.get(end) || 0)]);
-  const all = fresh.reduce((sum, [, count]) => sum + count, 0);
+  if (!before) return null;
+  const fresh = new Map();
+  const add = (buckets, sign) =>
+    buckets.forEach(([end, count]) => fresh.set(end, (fresh.get(end) || 0) + sign * count));
+  now.forEach((of) => add(of.buckets, 1));
+  before.forEach((of) => add(of.buckets, -1));
+  const all = [...fresh.values()].reduce((sum, count) => sum + count, 0);
   let seen = 0;
-  for (const [end, count] of fresh) {
+  for (const [end, count] of [...fresh].sort(([one], [other]) => one - other)) {
     seen += count;
     if (all > 0 && seen >= all * 0.99) return Math.min(end, LONGEST);
   }
@@ -174,7 +179,7 @@ function show(now, before, isNew) {
     now.namespaces.map((of) => {
       const old = find("namespaces", (known) => known.subsystem === of.subsystem && known.nsid === of.nsid);
       const rate = (name) => since(of[name].latency.count, old && old[name].latency.count);
-      const slow = (name) => took(p99(of[name].latency, old && old[name].latency));
+      const slow = (name) => took(p99([of[name].latency], old && [old[name].latency]));
       const hops = since(of.chain.hops, old && old.chain.hops);
       const read = since(of.read.bytes + of.chain.bytes, old && old.read.bytes + old.chain.bytes);
       sums.reads += rate("read"); sums.writes += rate("write"); sums.chains += rate("chain");
@@ -190,10 +195,9 @@ function show(now, before, isNew) {
     now.hosts.map((of) => {
       const old = find("hosts", (known) => known.serial === of.serial);
       const rate = (name) => amount(since(of.totals[name], old && old.totals[name]));
-      const slowest = of.latencies.map((latency, at) => p99(latency, old && old.latencies[at]));
       return { key: String(of.serial), cells: [words(of.nqn), words(of.address || "any (TLS)"), amount(of.connections),
-        rate("reads"), rate("writes"), rate("chains"), rate("hops"),
-        took(slowest.reduce((most, ns) => ns === null ? most : Math.max(most ?? 0, ns), null)), size(of.memory_bytes)] };
+        rate("reads"), rate("writes"), rate("chains"), rate("hops"), took(p99(of.latencies, old && old.latencies)),
+        size(of.memory_bytes)] };
     }));
 
   const others = Object.entries(now.other_functions).filter(([, latency]) => latency.count > 0);
@@ -202,27 +206,25 @@ function show(now, before, isNew) {
       const old = find("functions", (known) => known.subsystem === of.subsystem && known.id === of.id);
       const each = of.chains ? of.hops / of.chains : null;
       return { key: `${of.id} ${of.subsystem}`, cells: [words(of.name), amount(since(of.chains, old && old.chains)),
-        took(p99(of.latency, old && old.latency)), amount(since(of.hops, old && old.hops)),
+        took(p99([of.latency], old && [old.latency])), amount(since(of.hops, old && old.hops)),
         { text: each === null ? "–" : each.toFixed(1), by: each ?? -1 }, faults(of.faults), faults(of.aborts)] };
     }).concat(others.map(([subsystem, latency]) => {
       const old = before && before.other_functions[subsystem];
       const none = { text: "–", by: -1, isZero: true };
       return { key: `0 ${subsystem}`, cells: [words("(hosts' own)"), amount(since(latency.count, old && old.count)),
-        took(p99(latency, old)), none, none, none, none] };
+        took(p99([latency], old && [old])), none, none, none, none] };
     })));
 
   let busiest = 0;
   table("reactors", ["reactor", "busy", "connections", "chains running", "waiting", "p99"],
     now.reactors.map((of) => {
       const old = find("reactors", (known) => known.index === of.index);
-      const passed = old ? of.time_ns - old.time_ns : of.time_ns;
-      const idle = old ? of.idle_ns - old.idle_ns : of.idle_ns;
+      const passed = old ? of.time_ns - old.time_ns : 0;
+      const idle = old ? of.idle_ns - old.idle_ns : 0;
       const busy = passed > 0 ? Math.min(1, Math.max(0, 1 - idle / passed)) : 0;
       busiest = Math.max(busiest, busy);
-      const slowest = of.latencies.map((latency, at) => p99(latency, old && old.latencies[at]));
       return { key: String(of.index), cells: [{ text: String(of.index), by: of.index }, share(busy), amount(of.connections),
-        amount(of.chains_running), faults(of.chains_waiting),
-        took(slowest.reduce((most, ns) => ns === null ? most : Math.max(most ?? 0, ns), null))] };
+        amount(of.chains_running), faults(of.chains_waiting), took(p99(of.latencies, old && old.latencies))] };
     }));
 
   memory(now);
