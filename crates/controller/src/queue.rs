@@ -90,6 +90,9 @@ pub(crate) enum State {
     Authentication,
     /// A change of file maps that not all reactors have taken over yet.
     Fence,
+    /// An admin command that another thread or other reactors work for, although its host has reset the controller since
+    /// then: it gets no answer.
+    Forgotten,
 }
 
 impl State {
@@ -128,7 +131,8 @@ impl State {
             | State::AdminData { .. }
             | State::Load
             | State::Authentication
-            | State::Fence => None,
+            | State::Fence
+            | State::Forgotten => None,
         }
     }
 }
@@ -483,7 +487,8 @@ impl QueuePair {
         let mut is_elsewhere = false;
         for slot in 0..self.entries.len() as u16 {
             let Slot { transfer, state, .. } = self.slot(slot);
-            let has_thread = matches!(state, State::Load | State::Authentication);
+            let has_thread =
+                matches!(state, State::Load | State::Authentication | State::Forgotten);
             is_elsewhere |= has_thread;
             let is_pending = has_thread
                 || matches!(state, State::Fence)
@@ -494,6 +499,22 @@ impl QueuePair {
         }
         self.waiting.clear();
         is_elsewhere
+    }
+
+    /// Forgets admin commands that are being carried out, because their host has reset the controller: it may use their
+    /// identifiers for others. Those whose data has not arrived lose their slots at once.
+    pub(crate) fn forget_admin_commands(&mut self) {
+        for number in 0..self.entries.len() as u16 {
+            let slot = &mut self.entries[usize::from(number)].slot;
+            match slot.state {
+                State::Load | State::Fence => slot.state = State::Forgotten,
+                State::AdminData { .. } => {
+                    self.waiting.retain(|waiting| *waiting != number);
+                    self.vacate(number);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The completion of a command.

@@ -90,7 +90,10 @@ fn configure(cx: &mut Context<'_>, config: ControllerConfig) {
     let resets = controller.resets();
     cx.connection.asks.resets_queues |= controller.configure(config);
     if resets != controller.resets() {
-        cx.admin().events.clear();
+        let admin = cx.admin();
+        admin.events.clear();
+        (admin.function_upload, admin.map_upload) = (None, None);
+        cx.connection.queue.forget_admin_commands();
     }
 }
 
