@@ -133,7 +133,14 @@ pub(crate) fn move_hosts(
         }
         log::info!("{address}: {} hosts were told to connect to this target", hosts.len());
     }
-    losses.carry(&ask(&mut old, "report", &Value::Null)?, note_lost_writes);
+    let (report, has_ended) = wait_gone(&mut old)?;
+    losses.carry(&report, note_lost_writes);
+    if !has_ended {
+        log::warn!(
+            "a disk still has commands of the other target: hosts are told that writes may be lost"
+        );
+        namespaces(&report).for_each(|(subsystem, nsid, _)| note_lost_writes(subsystem, nsid));
+    }
     ask(&mut old, "stop", &Value::Null)?;
     old.wait_end()
 }
@@ -152,6 +159,15 @@ fn ask(old: &mut Client, method: &str, params: &Value) -> Result<Value, ClientEr
     }
 }
 
+/// The namespaces of a report: subsystem, id, and the number of their last loss of writes.
+fn namespaces(report: &Value) -> impl Iterator<Item = (&str, u32, u64)> {
+    report["namespaces"].as_array().into_iter().flatten().map(|of| {
+        let number = |what: &str| of[what].as_u64().unwrap_or_default();
+        let subsystem = of["subsystem"].as_str().unwrap_or_default();
+        (subsystem, number("nsid") as u32, number("lost_writes"))
+    })
+}
+
 /// The losses of writes at the other target that are known here: by subsystem and namespace, the last one.
 #[derive(Default)]
 struct Losses(BTreeMap<(String, u32), u64>);
@@ -159,10 +175,7 @@ struct Losses(BTreeMap<(String, u32), u64>);
 impl Losses {
     /// Calls `note` for each namespace that has lost writes since the last report.
     fn carry(&mut self, report: &Value, note: &dyn Fn(&str, u32)) {
-        for namespace in report["namespaces"].as_array().into_iter().flatten() {
-            let subsystem = namespace["subsystem"].as_str().unwrap_or_default();
-            let nsid = namespace["nsid"].as_u64().unwrap_or_default() as u32;
-            let last = namespace["lost_writes"].as_u64().unwrap_or_default();
+        for (subsystem, nsid, last) in namespaces(report) {
             let known = self.0.entry((subsystem.to_owned(), nsid)).or_default();
             if last > *known {
                 *known = last;
@@ -194,6 +207,23 @@ fn wait_idle(old: &mut Client, id: &Value) -> Result<bool, ClientError> {
         }
         if Instant::now() >= end {
             return Ok(false);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Waits until no connection of a host's I/O queue is left at the other target, because none has a command at a disk, at
+/// most for [`DRAIN`]. Returns the last report, and whether that is so.
+fn wait_gone(old: &mut Client) -> Result<(Value, bool), ClientError> {
+    let end = Instant::now() + DRAIN;
+    loop {
+        let report = ask(old, "report", &Value::Null)?;
+        let all = report["connections"].as_array();
+        let is_at_disk =
+            |of: &Value| of["queue"].as_u64() > Some(0) && of["in_flight"].as_u64() > Some(0);
+        let has_ended = !all.is_some_and(|all| all.iter().any(is_at_disk));
+        if has_ended || Instant::now() >= end {
+            return Ok((report, has_ended));
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -384,6 +384,15 @@ impl Namespace {
         }
     }
 
+    /// Whether another namespace has a file on one of the disks of this one.
+    pub(crate) fn shares_disk_with(&self, other: &Namespace) -> bool {
+        let volumes = self.backend.volume().zip(other.backend.volume());
+        !std::ptr::eq(self, other)
+            && volumes.is_some_and(|(one, other)| {
+                one.disks().iter().any(|disk| other.disks().contains(disk))
+            })
+    }
+
     /// Whether acknowledged writes may be in a cache that a Flush empties.
     pub(crate) fn has_volatile_cache(&self) -> bool {
         self.backend.has_volatile_cache()

@@ -196,10 +196,17 @@ impl Rig {
     /// One over a file.
     #[cfg(test)]
     pub(crate) fn over_file(path: &std::path::Path) -> Rig {
-        let source = NamespaceSource::File { path: path.to_owned(), size_bytes: None };
-        let config = NamespaceConfig::new(source, 512);
-        let namespace = Namespace::open(1, &config, NQN).expect("a file");
-        let namespaces = vec![(NQN.to_owned(), namespace)];
+        Rig::over_files(&[path])
+    }
+
+    /// The same with a namespace for each of these files.
+    pub(crate) fn over_files(paths: &[&std::path::Path]) -> Rig {
+        let open = |(nsid, path): (u32, &&std::path::Path)| {
+            let source = NamespaceSource::File { path: path.to_path_buf(), size_bytes: None };
+            let config = NamespaceConfig::new(source, 512);
+            (NQN.to_owned(), Namespace::open(nsid, &config, NQN).expect("a file"))
+        };
+        let namespaces = (1..).zip(paths).map(open).collect();
         Rig::over(namespaces, Limits::default(), HostLimits::default(), 1 << 30)
     }
 

@@ -601,6 +601,13 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let group = self.groups[index as usize].as_mut()?;
         group.parts_left -= 1;
         group.result = match (group.result, result) {
+            (error @ ..0, other @ ..0) => {
+                if has_no_room(error) {
+                    other
+                } else {
+                    error
+                }
+            }
             (error @ ..0, _) | (_, error @ ..0) => error,
             (before, result) => (group.join)(before, result),
         };
@@ -611,6 +618,12 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.free_groups.push(index);
         Some(Completion { token, result, buffer })
     }
+}
+
+/// Whether an error says that a write has no room. Another error of the same operation says more: a disk may have lost
+/// earlier writes.
+fn has_no_room(result: i32) -> bool {
+    [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EROFS].contains(&-result)
 }
 
 fn read_entry(part: &Part, to: *mut u8) -> squeue::Entry {

@@ -157,7 +157,13 @@ fn unheard_loss(
         return None;
     };
     let namespace = cx.executor.namespace(namespace);
-    namespace.sync_ended(failed.is_some_and(|failed| failed.loses_writes));
+    let has_failed = failed.is_some_and(|failed| failed.loses_writes);
+    namespace.sync_ended(has_failed);
+    if has_failed {
+        // The kernel reports a failed flush of a disk's cache once, whatever else was in the cache.
+        let all = cx.executor.namespaces.all().map(|(_, other, _)| &**other);
+        all.filter(|other| namespace.shares_disk_with(other)).for_each(|of| of.lost_writes.note());
+    }
     let losses = &namespace.lost_writes;
     let number = cx.connection.phase.association()?.controller.told.unheard(losses)?;
     Some((Arc::clone(losses), number))

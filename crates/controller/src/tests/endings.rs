@@ -332,6 +332,39 @@ fn connections_end_although_others_wait_for_a_dead_disk() {
     }
 }
 
+/// A disk reports a failed flush of its cache once, although writes of several namespaces may have been in it.
+#[test]
+fn a_failed_flush_concerns_all_namespaces_of_the_disk() {
+    let file = |folder: &str| {
+        let file = tempfile::NamedTempFile::new_in(folder).expect("a file");
+        file.as_file().set_len(1 << 20).expect("room");
+        file
+    };
+    let files = [file("."), file("."), file("/dev/shm")];
+    let mut rig = Rig::over_files(&files.each_ref().map(|file| file.path()));
+    let _admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let lost = Status::WRITE_FAULT.with_dnr();
+    for (nsid, result, status) in [
+        (1, -libc::EIO, lost),
+        (2, 0, lost),
+        (2, 0, Status::SUCCESS),
+        (3, 0, Status::SUCCESS),
+        (1, 0, Status::SUCCESS),
+    ] {
+        io.send(&mut rig, Sqe::new(opcode::nvm::FLUSH, nsid), &[]);
+        rig.work();
+        let Some(FileOperation::Sync { command, .. }) = rig.core.io.files.pop() else {
+            panic!("a flush")
+        };
+        completions::file_done(&mut rig.core, command, result, None);
+        rig.work();
+        let [Said::Response(answer)] = io.hear(&mut rig)[..] else { panic!("one answer") };
+        assert_eq!(answer.status, status, "namespace {nsid}");
+    }
+    rig.finish();
+}
+
 /// All that a host has sent may be given up at the same moment: a few at once, so that other hosts do not wait.
 #[test]
 fn zeroes_are_given_up_a_few_at_a_time() {
