@@ -1,9 +1,9 @@
 //! The arithmetic of authentication, on a thread of its own outside the reactors: an exponentiation takes milliseconds,
 //! and strangers may ask for it.
 //!
-//! Addresses take turns by the time spent for each, as hosts do at the loader. If two have had as much, the one with
-//! the cheaper work comes first: the peer chooses the group, and an exponentiation in the dearest group takes thirty
-//! times as long as one in the cheapest.
+//! Parties take turns by the time spent for each, as hosts do at the loader: hosts that have proved their names before,
+//! and the addresses of all others. If two have had as much, the one with the cheaper work comes first: the peer chooses
+//! the group, and an exponentiation in the dearest group takes thirty times as long as one in the cheapest.
 
 use crate::operation::CommandId;
 use crate::worker::{Queue, Waiting, Worker};
@@ -18,8 +18,17 @@ pub(crate) struct Authentication {
     pub(crate) command: CommandId,
     /// The connection's serial number, which is never reused, unlike its index.
     pub(crate) serial: u64,
-    pub(crate) address: IpAddr,
+    pub(crate) party: Party,
     pub(crate) work: Work,
+}
+
+/// Who has a turn.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Party {
+    /// A host with this name, which TLS or an earlier authentication has proved.
+    Host(String),
+    /// All others at an address.
+    Address(IpAddr),
 }
 
 impl Authentication {
@@ -48,14 +57,14 @@ pub(crate) struct Authenticator(Worker<Turns>);
 /// The waiting work.
 #[derive(Default)]
 struct Turns {
-    /// Addresses with work, and addresses that have had more than others.
-    addresses: HashMap<IpAddr, Turn>,
-    /// Virtual time: the time that each waiting address has had.
+    /// Parties with work, and parties that have had more than others.
+    parties: HashMap<Party, Turn>,
+    /// Virtual time: the time that each waiting party has had.
     now_us: u64,
     last_number: u64,
 }
 
-/// The state of an address.
+/// The state of a party.
 #[derive(Default)]
 struct Turn {
     /// Time spent for it, in virtual time.
@@ -84,7 +93,7 @@ impl Waiting for Turns {
     type Work = (Authentication, Reply);
 
     fn take(&mut self) -> Option<(Authentication, Reply)> {
-        let all = self.addresses.values_mut();
+        let all = self.parties.values_mut();
         let waiting = all.filter_map(|turn| turn.next().map(|next| (next, turn)));
         let waiting: Vec<_> = waiting.collect();
         let count = waiting.len() as u64;
@@ -92,7 +101,7 @@ impl Waiting for Turns {
         let ((begins_us, ends_us, _), turn) = next?;
         turn.time_us = ends_us;
         let taken = turn.waiting.pop_front();
-        // All waiting addresses come closer by it, so that a peer with a new address for each work cannot stay ahead of
+        // All waiting parties come closer by it, so that a peer with a new address for each work cannot stay ahead of
         // them.
         self.now_us = self.now_us.max(begins_us) + (ends_us - begins_us) / count;
         self.forget();
@@ -101,24 +110,24 @@ impl Waiting for Turns {
 }
 
 impl Turns {
-    fn add(&mut self, address: IpAddr, (work, reply): (Authentication, Reply)) {
+    fn add(&mut self, (work, reply): (Authentication, Reply)) {
         self.last_number += 1;
         let (came_us, number) = (self.now_us, self.last_number);
-        let turn = self.addresses.entry(address).or_default();
+        let turn = self.parties.entry(work.party.clone()).or_default();
         turn.waiting.push_back(Waits { came_us, number, work, reply });
     }
 
     fn cancel(&mut self, serial: u64) {
-        for turn in self.addresses.values_mut() {
+        for turn in self.parties.values_mut() {
             turn.waiting.retain(|waits| waits.work.serial != serial);
         }
         self.forget();
     }
 
-    /// Forgets addresses that have no work and have not had more than others.
+    /// Forgets parties that have no work and have not had more than others.
     fn forget(&mut self) {
         let now_us = self.now_us;
-        self.addresses.retain(|_, turn| !turn.waiting.is_empty() || turn.time_us > now_us);
+        self.parties.retain(|_, turn| !turn.waiting.is_empty() || turn.time_us > now_us);
     }
 }
 
@@ -141,7 +150,7 @@ impl Authenticator {
         work: Authentication,
         reply: impl FnOnce(Authenticated) + Send + 'static,
     ) {
-        self.0.add(|waiting| waiting.add(work.address, (work, Box::new(reply))));
+        self.0.add(|waiting| waiting.add((work, Box::new(reply))));
     }
 }
 
@@ -170,10 +179,14 @@ mod tests {
     }
 
     fn add_of(state: &mut Turns, group: Group, address: u8, serial: u64) {
-        let address = IpAddr::from([10, 0, 0, address]);
+        let party = Party::Address(IpAddr::from([10, 0, 0, address]));
+        add_for(state, party, group, serial);
+    }
+
+    fn add_for(state: &mut Turns, party: Party, group: Group, serial: u64) {
         let command = CommandId { connection: 0, slot: 0 };
-        let work = Authentication { command, serial, address, work: work(group) };
-        state.add(address, (work, Box::new(|_| ())));
+        let work = Authentication { command, serial, party, work: work(group) };
+        state.add((work, Box::new(|_| ())));
     }
 
     fn add(state: &mut Turns, address: u8, serial: u64) {
@@ -218,7 +231,17 @@ mod tests {
         let before = before.expect("its turn comes");
         assert!((20..80).contains(&before), "{before} came before it");
         all(&mut state);
-        assert!(state.addresses.is_empty());
+        assert!(state.parties.is_empty());
+    }
+
+    /// Strangers at its address do not delay a host that has proved its name.
+    #[test]
+    fn a_known_host_does_not_wait_for_strangers() {
+        let mut state = Turns::default();
+        (0..100).for_each(|serial| add_of(&mut state, Group::Ffdhe8192, 1, serial));
+        take(&mut state).expect("the first");
+        add_for(&mut state, Party::Host("nqn.host".to_owned()), Group::Ffdhe8192, 1000);
+        assert!((0..2).any(|_| take(&mut state) == Some(1000)));
     }
 
     #[test]
@@ -228,7 +251,7 @@ mod tests {
             add(&mut state, address, serial);
         }
         assert_eq!(all(&mut state), [1, 4, 5, 2, 6, 3]);
-        assert!(state.addresses.is_empty());
+        assert!(state.parties.is_empty());
     }
 
     #[test]
@@ -240,8 +263,8 @@ mod tests {
         state.cancel(1);
         state.cancel(3);
         state.cancel(9);
-        assert_eq!(state.addresses.len(), 2);
+        assert_eq!(state.parties.len(), 2);
         assert_eq!(all(&mut state), [2, 4]);
-        assert!(state.addresses.is_empty());
+        assert!(state.parties.is_empty());
     }
 }

@@ -40,6 +40,12 @@ impl Newcomer {
             _ => true,
         }
     }
+
+    /// Whether an association may be removed for it: not that of a host that has proved its identity for one that has
+    /// not.
+    fn may_replace(&self, other: &Controller) -> bool {
+        !self.is_stranger || other.is_stranger() || !other.access.proves_identity()
+    }
 }
 
 /// All associations of a subsystem.
@@ -53,8 +59,8 @@ fn silent_ns(controller: &Controller, now_ns: u64) -> u64 {
 }
 
 /// The association that has been silent longest, and for how long, of those that a limit counts with the newcomer's and
-/// that either have no I/O queues or have been idle without a keep-alive timer. For a stranger only strangers'
-/// associations are removed.
+/// that either have no I/O queues or have been idle without a keep-alive timer. For a stranger only associations of
+/// hosts without a proved identity are removed.
 pub(crate) fn least_useful(
     all: &ById,
     newcomer: &Newcomer,
@@ -70,7 +76,7 @@ pub(crate) fn least_useful(
             (true, true) => return false,
         };
         newcomer.counts_with(controller, full)
-            && (controller.is_stranger() || !newcomer.is_stranger)
+            && newcomer.may_replace(controller)
             && silent_ns(controller, now_ns) >= least_ns
     };
     let useless = all.values().filter(is_useless);
@@ -80,7 +86,8 @@ pub(crate) fn least_useful(
 
 /// Chooses the association to remove for a new one if a limit is reached: the [least useful](least_useful). If the
 /// subsystem is full and has no useless association, it is one of the address that has most, if that has more than the
-/// newcomer's address will have. For a stranger only strangers' associations are removed, and count.
+/// newcomer's address will have. For a stranger only associations of hosts without a proved identity are removed, and
+/// count.
 pub(crate) fn who_goes(
     all: &ById,
     newcomer: &Newcomer,
@@ -112,9 +119,9 @@ pub(crate) fn who_goes(
 }
 
 /// The association that has been silent longest of the address with most, if that has more than the newcomer's address
-/// will have. For a stranger only strangers' associations count.
+/// will have. For a stranger only associations of hosts without a proved identity count.
 fn oldest_of_greediest(all: &ById, newcomer: &Newcomer, now_ns: u64) -> Option<Arc<Controller>> {
-    let may_go = |other: &&Arc<Controller>| other.is_stranger() || !newcomer.is_stranger;
+    let may_go = |other: &&Arc<Controller>| newcomer.may_replace(other);
     let all = || all.values().filter(may_go);
     let mut counts = HashMap::new();
     for controller in all() {

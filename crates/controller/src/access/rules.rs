@@ -92,6 +92,11 @@ impl Access {
         }
     }
 
+    /// Whether the host must prove its identity.
+    pub(crate) fn proves_identity(&self) -> bool {
+        self.needs_tls || self.authentication.is_some()
+    }
+
     fn of(rule: &HostRule, place: usize) -> Access {
         let namespaces = rule.namespaces.as_ref().map(|ids| {
             let mut set = Box::new([0; MAX_NSID as usize / 64]);

@@ -4,7 +4,8 @@ use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_po
 use super::functions::ASSOCIATION_UNITS;
 use crate::access::{Reason, Rights};
 use crate::association::Association;
-use crate::authenticator::{Authenticated, Authentication};
+use crate::authenticator::{Authenticated, Authentication, Party};
+use crate::connection::Connection;
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
@@ -73,6 +74,17 @@ fn auth<'a>(cx: &'a mut Context<'_>) -> Result<&'a mut ControllerAuth, Refusal> 
     })
 }
 
+/// Whose turn the arithmetic takes.
+fn party(connection: &Connection) -> Party {
+    let association = connection.phase.association();
+    let proved = association
+        .filter(|of| connection.port.identity().is_some() || !of.awaits_authentication());
+    match proved {
+        Some(association) => Party::Host(association.controller.host_nqn().to_owned()),
+        None => Party::Address(connection.ends.counted_address()),
+    }
+}
+
 /// Acts on the result of a message. Without `command`, the command waits in a slot.
 fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> Answered {
     match step {
@@ -80,8 +92,8 @@ fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> An
         Step::Compute(work) => {
             let Some(command) = command else { return Ok(Outcome::DONE) };
             let command = cx.occupy(command, State::Authentication);
-            let (serial, address) = (cx.connection.serial, cx.connection.ends.counted_address());
-            let authentication = Authentication { command, serial, address, work };
+            let (serial, party) = (cx.connection.serial, party(cx.connection));
+            let authentication = Authentication { command, serial, party, work };
             cx.executor.outbox.authentications.push(authentication);
             return Ok(Outcome::Pending);
         }

@@ -20,6 +20,8 @@ type Gone = Option<(IpAddr, u16)>;
 struct Full {
     hosts: Arc<Hosts>,
     subsystem: Subsystem,
+    /// Whether hosts must prove their identity.
+    has_keys: bool,
 }
 
 impl Full {
@@ -34,7 +36,7 @@ impl Full {
             ..HostLimits::default()
         };
         let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), (ids, 0));
-        Full { hosts: Hosts::new(limits, 1 << 30), subsystem }
+        Full { hosts: Hosts::new(limits, 1 << 30), subsystem, has_keys: false }
     }
 
     /// Makes an association; also returns address and id of the one that was removed for it, if any.
@@ -46,7 +48,9 @@ impl Full {
     ) -> Result<(Arc<Controller>, Gone), HostFull> {
         let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
         let host = self.hosts.host(Some(address), "host");
-        let access = Arc::new(Access::everything());
+        let mut access = Access::everything();
+        access.needs_tls = self.has_keys;
+        let access = Arc::new(access);
         let at = SocketAddr::from((address, 4420));
         let listener = Arc::new(Listener::new(1, at, &at.into()));
         let host_id = [1; 16];
@@ -184,7 +188,7 @@ fn a_report_that_may_not_have_arrived_is_repeated() {
 
 #[test]
 fn strangers_replace_only_strangers() {
-    let full = Full::new();
+    let full = Full { has_keys: true, ..Full::new() };
     let late_ns = 3 * USELESS_AFTER_NS;
     for _ in 0..MAX_CONTROLLERS - 1 {
         full.connect(1, false, 0).expect("room");
@@ -195,6 +199,13 @@ fn strangers_replace_only_strangers() {
     let busy = HostFull::Controllers(MAX_CONTROLLERS);
     assert_eq!(full.connect(2, true, late_ns).err(), Some(busy), "idle ones stay for strangers");
     assert!(full.connect(2, false, late_ns).expect("and go for others").1.is_some());
+    // Others without keys have proved nothing either.
+    let full = Full::new();
+    for _ in 0..MAX_CONTROLLERS {
+        full.connect(1, false, 0).expect("room");
+    }
+    assert!(full.connect(2, true, late_ns).expect("one of them goes").1.is_some());
+    assert!(full.connect(2, true, 1).expect("and one of the address with most").1.is_some());
 }
 
 /// A peer that connects in the names of hosts that authenticate, again and again from several addresses, does not lock
