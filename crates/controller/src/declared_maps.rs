@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// A map that functions have declared, before it is made in an association.
 #[derive(Clone, Debug)]
 pub(crate) struct DeclaredMap {
-    id: u32,
-    definition: MapDefinition,
+    pub(crate) id: u32,
+    pub(crate) definition: MapDefinition,
 }
 
 impl DeclaredMap {

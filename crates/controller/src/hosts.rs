@@ -9,6 +9,7 @@
 use crate::command_log::{GroupLog, HostLog};
 use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
+use bpfof_chain::FunctionMap;
 use bpfof_function::memory::{Account, Memory, MemoryFull};
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::collections::{HashMap, HashSet};
@@ -84,6 +85,8 @@ pub(crate) struct Host {
     has_key: bool,
     /// Totals of connections that are gone, by reactor.
     past: Mutex<Vec<Past>>,
+    /// Maps of functions that other hosts keep, in its associations.
+    pub(crate) given_maps: Mutex<Vec<Weak<FunctionMap>>>,
 }
 
 /// All hosts of a target.
@@ -398,6 +401,7 @@ impl Hosts {
             address,
             has_key,
             past: Mutex::default(),
+            given_maps: Mutex::default(),
         });
         let host_now = Arc::downgrade(&host);
         known.hosts.insert(key, KnownHost { host: host_now, log, compile_time_ns, group });

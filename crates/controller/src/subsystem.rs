@@ -14,7 +14,7 @@ use crate::namespace::{Namespace, Traits};
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
 use crate::room::{self, Goes, Newcomer};
-use bpfof_chain::{Function, Tables, Trace};
+use bpfof_chain::{Function, FunctionMap, FunctionMaps, Tables, Trace};
 use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Shared by all reactors.
 #[derive(Debug)]
@@ -156,20 +156,43 @@ impl Kept {
     /// The tables of an association with the function added, and with its maps if the host's memory has room.
     fn install(&self, tables: &Tables, host: &Host, now_ns: u64) -> Tables {
         let id = self.function.id;
-        // Maps that a host is given leave memory for its own requests.
-        let rest = host.memory.memory().little_bytes() / 2;
-        let maps =
-            declared_maps::make(&self.maps, tables, &host.memory, rest).unwrap_or_else(|full| {
-                let name = &self.function.name;
-                let what = format_args!(
-                    "it gets the kept function {id} {name:?} without its maps: {full}"
-                );
-                host.log.note(Topic::Commands, (Level::Warn, now_ns), &host.nqn, what);
-                Default::default()
-            });
+        let maps = self.make_maps(tables, host).unwrap_or_else(|why| {
+            let name = &self.function.name;
+            let what =
+                format_args!("it gets the kept function {id} {name:?} without its maps: {why}");
+            host.log.note(Topic::Commands, (Level::Warn, now_ns), &host.nqn, what);
+            Default::default()
+        });
         let memory = host.memory.charge_anyway(Trace::MEMORY_BYTES);
         let tables = tables.with_function_and_maps(Arc::clone(&self.function), maps);
         tables.with_trace(id, Some(memory))
+    }
+
+    /// Its maps for an association of this host, or why there is no memory for them. Maps that a host is given leave
+    /// memory for its own requests, whatever the number of its associations.
+    fn make_maps(&self, tables: &Tables, host: &Host) -> Result<FunctionMaps, String> {
+        let half = host.memory.memory().little_bytes() / 2;
+        let make = || declared_maps::make(&self.maps, tables, &host.memory, half);
+        if !self.owner.is_another_host(host) {
+            return make().map_err(|full| full.to_string());
+        }
+        let mut given = host.given_maps.lock().unwrap_or_else(PoisonError::into_inner);
+        given.retain(|map| map.strong_count() > 0);
+        let bytes = |map: Arc<FunctionMap>| map.map.definition().memory_bytes();
+        let taken: u64 = given.iter().filter_map(Weak::upgrade).map(bytes).sum();
+        let is_new = |id: u32| tables.function_map(id).is_none();
+        let new = self.maps.iter().filter(|map| is_new(map.id));
+        let wanted: u64 = new.map(|map| map.definition.memory_bytes()).sum();
+        if taken + wanted > half as u64 {
+            return Err(format!(
+                "with those of its other associations, maps that others' functions declare would take {} bytes, and {half} are \
+                 the limit",
+                taken + wanted
+            ));
+        }
+        let made = make().map_err(|full| full.to_string())?;
+        given.extend(made.iter().filter(|map| is_new(map.id)).map(Arc::downgrade));
+        Ok(made)
     }
 }
 
@@ -195,6 +218,10 @@ impl Owner {
             && *host_id == controller.host_id
             && host.nqn == controller.host_nqn();
         is_host || *association == controller.serial
+    }
+
+    fn is_another_host(&self, than: &Host) -> bool {
+        matches!(self, Owner::Host { .. }) && !self.is_host(than)
     }
 
     /// Whether the owner is this host.

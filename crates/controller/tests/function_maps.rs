@@ -254,6 +254,34 @@ fn installed_functions_have_separate_maps_for_each_association() {
     assert!(left.iter().all(|map| map.address.map >> 31 == 0), "{left:?}");
 }
 
+/// Maps of another host's kept function take little of a host's memory, whatever the number of its associations.
+#[test]
+fn maps_of_others_take_a_part_of_a_hosts_memory() {
+    // Half of a 64th is 2 MiB.
+    let memory_max_bytes = Some(256 << 20);
+    let server = Server::start(&TargetConfig {
+        memory_max_bytes,
+        ..config(vec![memory(NAMESPACE_BYTES, 512)])
+    });
+    let server = server.expect("the target starts");
+    let source = "#include <bpfof.h>\n\
+         struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 75000);\n\
+                  __type(key, __u32); __type(value, __u64); } big SEC(\".maps\");\n\
+         SEC(\"bpfof/f\") int f(struct bpfof_ctx *c)\n\
+         { __u32 key = 0; __u64 value;\n\
+           c->done = 1; return bpfof_map_get(&big, &key, &value) != 0; }\n";
+    let (mut owner, _lane) = host(&server, 1);
+    let kept = owner.install_function(&compile_text(source), 0).expect("loaded");
+    let works = |(_, lane): &mut (Controller, Lane)| run(lane, &call(kept, &[])).is_ok();
+    let mut others: Vec<_> = (0..5).map(|_| host(&server, 2)).collect();
+    let with_maps: Vec<bool> = others.iter_mut().map(works).collect();
+    assert_eq!(with_maps, [true, true, true, false, false]);
+    others.truncate(2);
+    until("the memory of the third is free", || works(&mut host(&server, 2)));
+    let own: Vec<bool> = (0..5).map(|_| host(&server, 1)).map(|mut of| works(&mut of)).collect();
+    assert_eq!(own, [true; 5], "its own take as much as it has");
+}
+
 #[test]
 fn the_host_reads_and_changes_entries() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
