@@ -159,9 +159,11 @@ pub(crate) enum Kind {
     /// With the discovery subsystem: these are open to anybody and do not count against associations with other
     /// subsystems.
     Discovery,
+    /// Of a host that TLS has identified: the limits by address do not concern it.
+    Identified,
 }
 
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 /// A connection or association of an address, counted as long as this lives.
 #[derive(Debug)]
@@ -260,7 +262,7 @@ impl Host {
 
     /// A report on it without totals and latencies, which the reactors add.
     pub(crate) fn report(&self) -> HostReport {
-        let [connections, associations, discovery]: [u64; KINDS] =
+        let [connections, associations, discovery, _]: [u64; KINDS] =
             self.counts.each_ref().map(|count| count.load(Ordering::Relaxed).into());
         let (totals, latencies) = Past::default();
         HostReport {
@@ -343,6 +345,7 @@ impl Hosts {
         more: u32,
     ) -> Result<AddressSlot, HostFull> {
         let limit = self.limits.associations_per_address;
+        let more = if kind == Kind::Identified { u32::MAX } else { more };
         let counted = self.count(address, kind, limit.saturating_add(more));
         counted.ok_or(HostFull::Address(limit))
     }

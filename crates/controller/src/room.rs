@@ -36,9 +36,18 @@ impl Newcomer {
     pub(crate) fn counts_with(&self, other: &Controller, full: &HostFull) -> bool {
         match full {
             HostFull::Associations(_) => other.host().serial == self.host.serial,
-            HostFull::Address(_) => other.address() == self.address,
+            HostFull::Address(_) => {
+                other.address() == self.address
+                    && !self.is_identified()
+                    && other.host().address().is_some()
+            }
             _ => true,
         }
+    }
+
+    /// Whether TLS has proved its name: its address does not matter then.
+    pub(crate) fn is_identified(&self) -> bool {
+        self.host.address().is_none()
     }
 
     /// Whether an association may be removed for it: not that of a host that has proved its identity for one that has

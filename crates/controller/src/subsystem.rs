@@ -397,6 +397,7 @@ impl Subsystem {
         };
         let kind = if self.is_discovery() { Kind::Discovery } else { Kind::Association };
         let member = host.association(&hosts.limits, kind, more(HostFull::Associations(0)))?;
+        let kind = if newcomer.is_identified() { Kind::Identified } else { kind };
         let slot = hosts.association_of(*address, kind, more(HostFull::Address(0)))?;
         let (goes, memory) = match is_stranger {
             true => controllers.memory_of_stranger(goes, hosts, *address),

@@ -22,6 +22,8 @@ struct Full {
     subsystem: Subsystem,
     /// Whether hosts must prove their identity.
     has_keys: bool,
+    /// Whether TLS has identified them.
+    is_identified: Cell<bool>,
 }
 
 impl Full {
@@ -36,7 +38,8 @@ impl Full {
             ..HostLimits::default()
         };
         let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), (ids, 0));
-        Full { hosts: Hosts::new(limits, 1 << 30), subsystem, has_keys: false }
+        let hosts = Hosts::new(limits, 1 << 30);
+        Full { hosts, subsystem, has_keys: false, is_identified: Cell::new(false) }
     }
 
     /// Makes an association; also returns address and id of the one that was removed for it, if any.
@@ -47,7 +50,7 @@ impl Full {
         now_ns: u64,
     ) -> Result<(Arc<Controller>, Gone), HostFull> {
         let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
-        let host = self.hosts.host(Some(address), "host");
+        let host = self.hosts.host((!self.is_identified.get()).then_some(address), "host");
         let mut access = Access::everything();
         access.needs_tls = self.has_keys;
         let access = Arc::new(access);
@@ -206,6 +209,25 @@ fn strangers_replace_only_strangers() {
     }
     assert!(full.connect(2, true, late_ns).expect("one of them goes").1.is_some());
     assert!(full.connect(2, true, 1).expect("and one of the address with most").1.is_some());
+}
+
+/// Others at its address do not keep out a host that TLS has identified, nor does it keep them out.
+#[test]
+fn an_identified_host_does_not_count_for_its_address() {
+    let limits = HostLimits { associations_per_address: 2, ..HostLimits::default() };
+    let full = Full { hosts: Hosts::new(limits, 1 << 30), ..Full::new() };
+    let connect = |is_identified| {
+        full.is_identified.set(is_identified);
+        let (controller, gone) = full.connect(1, false, 0)?;
+        controller.configure(ControllerConfig::ENABLED);
+        controller.add_queue(1).expect("free");
+        Ok(gone)
+    };
+    let busy = Err(HostFull::Address(2));
+    let of_anybody = [(); 3].map(|()| connect(false));
+    assert_eq!(of_anybody, [Ok(None), Ok(None), busy]);
+    assert_eq!([(); 3].map(|()| connect(true)), [Ok(None); 3]);
+    assert_eq!(connect(false), busy);
 }
 
 /// A peer that connects in the names of hosts that authenticate, again and again from several addresses, does not lock
