@@ -3,8 +3,10 @@
 use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
 use crate::executor::Executor;
 use crate::limits::MAX_TRANSFER_BYTES;
+use crate::operation::CommandId;
 use crate::queue::State;
 use crate::refusal::Refusal;
+use bpfof_device::IoBuffer;
 use bpfof_nvme::{DataPointer, Rw, Status};
 
 /// Read (§3.2.4).
@@ -52,14 +54,23 @@ pub(crate) fn write(
 ) -> Answered {
     let (offset, length) = byte_range(cx.executor, namespace, rw, true)?;
     let state = State::Write { namespace, offset, fua: rw.fua };
-    let here = cx.take_data(command, length, state)?;
-    let traffic = &mut cx.connection.tally.traffic;
-    traffic.writes += 1;
-    traffic.written_bytes += u64::from(length);
-    if let Some((command, buffer)) = here {
-        cx.executor.submit_write(namespace, command, (offset, rw.fua), buffer);
+    if let Some((command, buffer)) = cx.take_data(command, length, state)? {
+        begin_write(cx, command, (namespace, offset, rw.fua), buffer);
     }
     Ok(Outcome::Pending)
+}
+
+/// Begins a write whose data has arrived.
+pub(crate) fn begin_write(
+    cx: &mut Context<'_>,
+    command: CommandId,
+    (namespace, offset, fua): (usize, u64, bool),
+    buffer: IoBuffer,
+) {
+    let traffic = &mut cx.connection.tally.traffic;
+    traffic.writes += 1;
+    traffic.written_bytes += buffer.len() as u64;
+    cx.executor.submit_write(namespace, command, (offset, fua), buffer);
 }
 
 /// Flush (NVMe Base 2.0 §7.1).

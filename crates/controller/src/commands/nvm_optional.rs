@@ -23,11 +23,7 @@ pub(crate) fn take_compare(
 ) -> Answered {
     let (offset, length) = byte_range(cx.executor, namespace, rw, true)?;
     let state = State::Compare { namespace, offset, expected: None };
-    let here = cx.take_data(command, length, state)?;
-    let traffic = &mut cx.connection.tally.traffic;
-    traffic.reads += 1;
-    traffic.read_bytes += u64::from(length);
-    if let Some((command, expected)) = here {
+    if let Some((command, expected)) = cx.take_data(command, length, state)? {
         compare(cx, command, (namespace, offset), expected);
     }
     Ok(Outcome::Pending)
@@ -41,6 +37,9 @@ pub(crate) fn compare(
     from_host: IoBuffer,
 ) {
     let length = from_host.len() as u32;
+    let traffic = &mut cx.connection.tally.traffic;
+    traffic.reads += 1;
+    traffic.read_bytes += u64::from(length);
     if let State::Compare { expected, .. } = cx.connection.queue.state_mut(command.slot) {
         *expected = Some(Box::new(from_host));
     }

@@ -113,12 +113,9 @@ fn begin(
         unreachable!("only connected queues take commands")
     };
     association.refresh_tables();
-    let started = executor.start_chain(namespace, (command, None), start, &association.tables);
-    if association.tables.function_index(start.function).is_some() {
-        connection.tally.function(start.function).chains += 1;
-    }
-    match started {
+    match executor.start_chain(namespace, (command, None), start, &association.tables) {
         Ok(()) => {
+            connection.tally.function(start.function).chains += 1;
             executor.admission.started(connection.index);
             Ok(Outcome::Pending)
         }

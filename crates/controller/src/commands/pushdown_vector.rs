@@ -90,11 +90,9 @@ fn start_next(cx: &mut Context<'_>, namespace: usize) {
         true => Err(ChainError::Device),
         false => executor.start_chain(namespace, of, &start, &association.tables),
     };
-    if !is_gone && started != Err(ChainError::UnknownFunction) {
-        tally.function(function).chains += 1;
-    }
     match started {
         Ok(()) => {
+            tally.function(function).chains += 1;
             vectors.running += 1;
             executor.admission.started(*index);
         }

@@ -1,13 +1,13 @@
 //! Takes commands from a port.
 
 use super::context::{Close, Command, Context};
-use super::{admin as admin_commands, connect, io, nvm_optional, pushdown, pushdown_vector};
+use super::{admin as admin_commands, connect, io, nvm, nvm_optional, pushdown, pushdown_vector};
 use crate::connection::Phase;
 use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, COMMAND_UNITS, PDUS_PER_CLOCK, PIECE_UNITS};
 use crate::queue::{Slot, State};
 use crate::refusal::Refusal;
 use crate::transport::{Arrival, Fetched, Input};
-use bpfof_nvme::opcode::{admin, nvm};
+use bpfof_nvme::opcode;
 use bpfof_nvme::{DataPointer, Sqe, Status};
 
 /// Processes the input after its first `begin` bytes or messages; returns how many more it has used. The caller must
@@ -142,8 +142,9 @@ fn is_well_formed(command: &Command<'_>, intact: bool) -> bool {
 }
 
 /// Whether a command may have data in its capsule and a descriptor of room for its answer.
-fn may_have_both(opcode: u8) -> bool {
-    matches!(opcode, nvm::PUSHDOWN | nvm::PUSHDOWN_VECTOR | admin::MAP_GET)
+fn may_have_both(code: u8) -> bool {
+    use opcode::{admin, nvm};
+    matches!(code, nvm::PUSHDOWN | nvm::PUSHDOWN_VECTOR | admin::MAP_GET)
 }
 
 #[cold]
@@ -173,9 +174,9 @@ fn refuse_damaged(cx: &mut Context<'_>, slot: u16) {
             cx.refuse(sqe, &refusal);
             return cx.fetch_more();
         }
-        State::Compare { .. } => nvm::COMPARE,
-        State::Ranges { .. } => nvm::DATASET_MANAGEMENT,
-        _ => nvm::WRITE,
+        State::Compare { .. } => opcode::nvm::COMPARE,
+        State::Ranges { .. } => opcode::nvm::DATASET_MANAGEMENT,
+        _ => opcode::nvm::WRITE,
     };
     let Context { connection, executor } = cx;
     let namespace = taken.state.namespace().map(|place| executor.namespaces.get(place));
@@ -203,7 +204,7 @@ fn data_fetched(cx: &mut Context<'_>, fetched: Fetched) -> Result<(), Close> {
     let command = cx.command(slot);
     match cx.connection.queue.slot(slot).state {
         State::Write { namespace, offset, fua } => {
-            cx.executor.submit_write(namespace, command, (offset, fua), buffer);
+            nvm::begin_write(cx, command, (namespace, offset, fua), buffer);
             return Ok(());
         }
         State::Compare { namespace, offset, .. } => {
@@ -222,7 +223,7 @@ fn data_fetched(cx: &mut Context<'_>, fetched: Fetched) -> Result<(), Close> {
             }
         }
         State::Ranges { namespace, ranges, deallocate } => {
-            let sqe = Sqe { cid, ..Sqe::new(bpfof_nvme::opcode::nvm::DATASET_MANAGEMENT, 0) };
+            let sqe = Sqe { cid, ..Sqe::new(opcode::nvm::DATASET_MANAGEMENT, 0) };
             let command = Command { sqe: &sqe, pointer, data: &buffer };
             let begun = nvm_optional::deallocate(cx, &command, (ranges, deallocate), namespace);
             cx.answer(&command, begun);
