@@ -49,7 +49,7 @@ impl Received {
         let forward = move || {
             for signal in received.forever() {
                 let is_heard = to.send(signal).is_ok();
-                if !is_heard || ![SIGHUP, OPERATORS].contains(&signal) {
+                if !is_heard || is_end(signal) {
                     return here.end_if_stuck(signal);
                 }
             }
@@ -63,37 +63,57 @@ impl Received {
         let _ = self.shared.paths.set(paths);
     }
 
-    /// The next signal; none if the target is to end.
-    pub(crate) fn next(&self) -> Option<i32> {
-        let signal = self.signals.recv().unwrap_or(SIGTERM);
-        if [SIGHUP, OPERATORS].contains(&signal) {
-            return Some(signal);
+    /// Waits for signals. Returns whether there is a SIGHUP among those that have come; none if the target is to end.
+    pub(crate) fn next(&self) -> Option<bool> {
+        let first = self.signals.recv().unwrap_or(SIGTERM);
+        let mut asks_reload = false;
+        for signal in std::iter::once(first).chain(self.signals.try_iter()) {
+            if is_end(signal) {
+                self.shared.is_ending.store(true, Ordering::Relaxed);
+                log::info!("signal {signal}: stopping");
+                return None;
+            }
+            asks_reload |= signal == SIGHUP;
         }
-        self.shared.is_ending.store(true, Ordering::Relaxed);
-        log::info!("signal {signal}: stopping");
-        None
+        Some(asks_reload)
     }
+}
+
+fn is_end(signal: i32) -> bool {
+    ![SIGHUP, OPERATORS].contains(&signal)
 }
 
 impl Shared {
     /// Ends the process if the main thread does not begin to end the target.
     fn end_if_stuck(&self, signal: i32) {
-        let end = Instant::now() + PATIENCE;
-        while Instant::now() < end {
-            std::thread::sleep(LOOK_EVERY);
-            if self.is_ending.load(Ordering::Relaxed) {
-                return;
-            }
+        if self.begins_to_end(PATIENCE) {
+            return;
         }
         log::error!(
-            "signal {signal}: stopping, although a file of the configuration is still being waited for"
+            "signal {signal}: stopping, although the main thread is still busy: it opens a file, or \
+             carries out a change of the configuration"
         );
         if let Some(paths) = self.paths.get()
             && paths.drain(&[]).is_ok()
+            && self.begins_to_end(FAREWELL)
         {
-            std::thread::sleep(FAREWELL);
+            return;
         }
         log_writer::flush();
         std::process::exit(1);
+    }
+
+    /// Whether the main thread begins to end the target within this time.
+    fn begins_to_end(&self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        loop {
+            if self.is_ending.load(Ordering::Relaxed) {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
 }

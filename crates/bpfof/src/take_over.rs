@@ -4,7 +4,7 @@
 //! Connected hosts move listener by listener: the old target drains a listener and ends its connections when nothing is
 //! in flight, and the hosts connect again, to this process. The next listener follows when they have.
 
-use bpfof_controller::{Paths, TargetConfig};
+use bpfof_controller::{NoReport, Paths, TargetConfig, TargetReport};
 use bpfof_operations::Reporter;
 use bpfof_operations::client::{Client, ClientError};
 use bpfof_operations::hand_over::Sockets;
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const DRAIN: Duration = Duration::from_secs(30);
 /// How long to wait for hosts to connect again before the next listener: Linux waits 10 s before it tries.
 const RETURN: Duration = Duration::from_secs(20);
+/// How long a report may take.
+const REPORT: Duration = Duration::from_secs(2);
 /// Time between two reports of a target.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Pause after a refused request.
@@ -42,18 +44,11 @@ pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
     }
 }
 
-/// Drains the listeners here that operators have drained at the other target, which accepts no hosts any more. Warns of
-/// other changes there that the configuration here lacks.
-///
-/// # Errors
-/// The other target does not answer.
-pub(crate) fn keep_drained(
-    old: &mut Client,
-    paths: &Paths,
-    here: &Reporter,
-) -> Result<(), ClientError> {
-    let report = ask(old, "report", &Value::Null)?;
-    for listener in report["listeners"].as_array().into_iter().flatten() {
+/// Drains the listeners here that operators have drained at the other target, by its report.
+pub(crate) fn keep_drained(there: &Value, paths: &Paths) {
+    // A target that ends has drained all.
+    let all = there["listeners"].as_array().filter(|_| there["ending"] != true);
+    for listener in all.into_iter().flatten() {
         if listener["drained"] == true
             && let Some(address) = listener["address"].as_str()
             // It may be none of this configuration.
@@ -62,11 +57,17 @@ pub(crate) fn keep_drained(
             log::warn!("{address} is drained, as at the other target: bpfof ctl undrain");
         }
     }
-    let here = here(DRAIN).ok().and_then(|report| serde_json::to_value(report).ok());
-    for difference in here.iter().flat_map(|here| differences(&report, here)) {
+}
+
+/// Warns of what the other target served, by its report, and this one does not.
+pub(crate) fn warn_of_differences(
+    there: &Value,
+    here: &impl Fn(Duration) -> Result<TargetReport, NoReport>,
+) {
+    let here = here(REPORT).ok().and_then(|report| serde_json::to_value(report).ok());
+    for difference in here.iter().flat_map(|here| differences(there, here)) {
         log::warn!("{difference}");
     }
-    Ok(())
 }
 
 /// What hosts lose by a take-over: namespaces of the other target that are not here, and states of listeners.
@@ -87,13 +88,14 @@ fn differences(old: &Value, here: &Value) -> Vec<String> {
     for listener in list(old, "listeners") {
         let is_same = |of: &&Value| of["address"] == listener["address"];
         let Some(new) = list(here, "listeners").iter().find(is_same).cloned() else { continue };
-        let states = [&listener["ana"], &new["ana"]];
-        if listener["drained"] != true && states[0] != states[1] {
-            let address = &listener["address"];
-            all.push(format!(
-                "{address}: the ANA states were {} at the other target, and are {}",
-                states[0], states[1]
-            ));
+        for (group, state) in listener["ana"].as_object().into_iter().flatten() {
+            let now = &new["ana"][group];
+            if listener["drained"] != true && !now.is_null() && now != state {
+                let address = &listener["address"];
+                all.push(format!(
+                    "{address}: ANA group {group} was {state} at the other target, and is {now}"
+                ));
+            }
         }
     }
     all
@@ -133,13 +135,19 @@ pub(crate) fn move_hosts(
         }
         log::info!("{address}: {} hosts were told to connect to this target", hosts.len());
     }
-    let (report, has_ended) = wait_gone(&mut old)?;
+    let report = wait_gone(&mut old)?;
     losses.carry(&report, note_lost_writes);
-    if !has_ended {
+    let left: Vec<&Value> = at_disks(&report).collect();
+    for of in &left {
         log::warn!(
-            "a disk still has commands of the other target: hosts are told that writes may be lost"
+            "{}: a disk still has commands of the other target; hosts are told that writes to {} may be lost",
+            of["host"],
+            of["subsystem"]
         );
-        namespaces(&report).for_each(|(subsystem, nsid, _)| note_lost_writes(subsystem, nsid));
+    }
+    let in_doubt = |subsystem: &str| left.iter().any(|of| of["subsystem"] == subsystem);
+    for (subsystem, nsid, _) in namespaces(&report).filter(|(of, ..)| in_doubt(of)) {
+        note_lost_writes(subsystem, nsid);
     }
     ask(&mut old, "stop", &Value::Null)?;
     old.wait_end()
@@ -212,21 +220,22 @@ fn wait_idle(old: &mut Client, id: &Value) -> Result<bool, ClientError> {
     }
 }
 
-/// Waits until no connection of a host's I/O queue is left at the other target, because none has a command at a disk, at
-/// most for [`DRAIN`]. Returns the last report, and whether that is so.
-fn wait_gone(old: &mut Client) -> Result<(Value, bool), ClientError> {
+/// Waits until no I/O queue of the other target has a command at a disk, at most for [`DRAIN`]. Returns the last report.
+fn wait_gone(old: &mut Client) -> Result<Value, ClientError> {
     let end = Instant::now() + DRAIN;
     loop {
         let report = ask(old, "report", &Value::Null)?;
-        let all = report["connections"].as_array();
-        let is_at_disk =
-            |of: &Value| of["queue"].as_u64() > Some(0) && of["in_flight"].as_u64() > Some(0);
-        let has_ended = !all.is_some_and(|all| all.iter().any(is_at_disk));
-        if has_ended || Instant::now() >= end {
-            return Ok((report, has_ended));
+        if at_disks(&report).next().is_none() || Instant::now() >= end {
+            return Ok(report);
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// The I/O queues of a report with commands that are being carried out.
+fn at_disks(report: &Value) -> impl Iterator<Item = &Value> {
+    let all = report["connections"].as_array().into_iter().flatten();
+    all.filter(|of| ["queue", "in_flight"].iter().all(|what| of[what].as_u64() > Some(0)))
 }
 
 /// Waits until these hosts are connected at the listener here.
@@ -280,7 +289,7 @@ mod tests {
         assert!(differences(&report(&[1], "inaccessible", true), &here).is_empty());
         let lost = differences(&report(&[1, 2], "inaccessible", false), &here);
         assert!(lost[0].starts_with("namespace 2 of nqn is served by the other"), "{lost:?}");
-        assert!(lost[1].contains("{\"1\":\"inaccessible\"} at the other target"), "{lost:?}");
+        assert!(lost[1].contains("group 1 was \"inaccessible\" at the other"), "{lost:?}");
         assert_eq!(lost.len(), 2);
     }
 

@@ -8,7 +8,7 @@ use bpfof_controller::{
     ListenConfig, Listeners, NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode,
     Transport, parse_address, parse_cntlids, parse_size, parse_tls_mode,
 };
-use bpfof_operations::client::Client;
+use bpfof_operations::client::{Client, ClientError};
 use bpfof_operations::control::{
     self, Bound, Change, Control, ControlError, Operations, TAKEN_OVER,
 };
@@ -19,7 +19,7 @@ use bpfof_operations::{Reporter, Slowest};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
-use signal_hook::consts::{SIGHUP, SIGTERM};
+use signal_hook::consts::SIGTERM;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
@@ -213,10 +213,18 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(path) = &options.take_over {
         // Connect only now: the other target disconnects clients that are silent for as long as a start may take.
         let mut client = Client::connect(path)?;
+        // While the other target still serves: between the next two steps nobody accepts hosts.
+        let there = match client.call("report", serde_json::Value::Null) {
+            Err(ClientError::Refused(why)) => {
+                log::warn!("whether listeners of the other target are drained is unknown: {why}");
+                serde_json::Value::Null
+            }
+            there => there?,
+        };
         client.call("retire", serde_json::Value::Null)?;
-        let report: Reporter = Arc::new(server.report());
-        take_over::keep_drained(&mut client, &server.paths(), &report)?;
+        take_over::keep_drained(&there, &server.paths());
         server.begin_accepting()?;
+        take_over::warn_of_differences(&there, &server.report());
         old = Some(client);
     }
     // Replace the other target's control socket only now: if it had not retired, it would still need the socket.
@@ -250,13 +258,13 @@ fn serve_changes(
     (asked, claims): (&Asked, &Claims),
     texts: &mut Texts,
 ) {
-    while let Some(signal) = signals.next() {
+    while let Some(asks_reload) = signals.next() {
         daemon::tell(manager, Manager::notify_reloading);
         // While it exists, no other target takes over and reads the configuration.
         let changing = claims.change();
-        if signal == SIGHUP && changing.is_some() {
+        if asks_reload && changing.is_some() {
             let _ = carry_out(&Change::Reload, options, server, texts);
-        } else if signal == SIGHUP {
+        } else if asks_reload {
             log::warn!("{TAKEN_OVER}");
         }
         let changes = std::mem::take(&mut *lock(asked));

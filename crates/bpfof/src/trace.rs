@@ -33,7 +33,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// End after N chains [default: at Ctrl-C].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End after this time.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]

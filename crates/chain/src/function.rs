@@ -4,6 +4,7 @@ use crate::trace::Trace;
 use bpfof_function::memory::Charge;
 use bpfof_function::{Map, NativeFunction};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// An installed storage function.
@@ -57,6 +58,29 @@ pub struct FunctionMap {
     pub map: Map,
     /// The charge for its memory, if memory is accounted.
     pub memory: Option<Charge>,
+    /// Counts its bytes with those of other maps as long as it lives, if they have a limit of their own.
+    pub counted: Option<Counted>,
+}
+
+/// Bytes that are part of a sum as long as this lives.
+#[derive(Debug)]
+pub struct Counted {
+    bytes: u64,
+    sum: Arc<AtomicU64>,
+}
+
+impl Counted {
+    /// Adds `bytes` to `sum`.
+    pub fn new(bytes: u64, sum: &Arc<AtomicU64>) -> Counted {
+        sum.fetch_add(bytes, Ordering::Relaxed);
+        Counted { bytes, sum: Arc::clone(sum) }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// The maps of one function in one association, in the order of the function's handles.

@@ -41,7 +41,7 @@ pub use chain::{
 pub use engine::Engine;
 pub use file_map::{Extent, FileMap, MapError};
 pub use frees::free_elsewhere;
-pub use function::{Function, FunctionMap, FunctionMaps, Peers};
+pub use function::{Counted, Function, FunctionMap, FunctionMaps, Peers};
 pub use suspended::Suspended;
 pub use tables::{Tables, WHOLE_NAMESPACE};
 pub use trace::Trace;

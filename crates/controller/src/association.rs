@@ -189,7 +189,7 @@ pub(crate) struct Events {
     pub(crate) config: u32,
     /// Kinds of events that the host has been told of, and whose log pages it has not read yet.
     pub(crate) told: Kinds,
-    /// The generation of the discovery log page that the host has read last, 0 if none.
+    /// The generation of the discovery log page that the host has read last; before that, the one when it connected.
     pub(crate) known_log: u64,
     /// The count of ANA changes ([`Controller::ana_changes`]) when the host last read the ANA log; before that, the one
     /// at Connect.

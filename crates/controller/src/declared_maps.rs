@@ -7,12 +7,13 @@
 use crate::kept::is_kept;
 use crate::limits::{MAX_ASSOCIATION_MAP_BYTES, MAX_ASSOCIATION_MAPS};
 use crate::refusal::Refusal;
-use bpfof_chain::{FunctionMap, FunctionMaps, Tables};
+use bpfof_chain::{Counted, FunctionMap, FunctionMaps, Tables};
 use bpfof_function::map::{Map, MapDefinition};
 use bpfof_function::memory::{Account, MemoryFull};
 use bpfof_nvme::Status;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A map that functions have declared, before it is made in an association.
 #[derive(Clone, Debug)]
@@ -78,19 +79,21 @@ pub(crate) fn declare(
 }
 
 /// The maps themselves: maps that the tables already have, and new ones. New ones are charged to this account and leave
-/// `rest` bytes in it.
+/// `rest` bytes in it; they are part of `sum`, if there is one.
 pub(crate) fn make(
     declared: &[DeclaredMap],
     tables: &Tables,
-    account: &Arc<Account>,
-    rest: usize,
+    (account, rest): (&Arc<Account>, usize),
+    sum: Option<&Arc<AtomicU64>>,
 ) -> Result<FunctionMaps, MemoryFull> {
     let maps = declared.iter().map(|DeclaredMap { id, definition }| {
         if let Some(known) = tables.function_map(*id) {
             return Ok(Arc::clone(known));
         }
-        let memory = Some(account.charge_leaving(definition.memory_bytes() as usize, rest)?);
-        Ok(Arc::new(FunctionMap { id: *id, map: Map::new(definition.clone()), memory }))
+        let bytes = definition.memory_bytes();
+        let memory = Some(account.charge_leaving(bytes as usize, rest)?);
+        let counted = sum.map(|sum| Counted::new(bytes, sum));
+        Ok(Arc::new(FunctionMap { id: *id, map: Map::new(definition.clone()), memory, counted }))
     });
     maps.collect()
 }
@@ -123,7 +126,7 @@ mod tests {
         assert!(other.contains("keys of 4 bytes, values of 16"), "{other}");
         let tables = Tables::new(vec![]);
         let account = Memory::new(1 << 20).account();
-        let maps = make(&second, &tables, &account, 0).expect("room");
+        let maps = make(&second, &tables, (&account, 0), None).expect("room");
         assert_eq!(maps.iter().map(|map| map.id).collect::<Vec<_>>(), [2, 3]);
     }
 

@@ -9,7 +9,6 @@
 use crate::command_log::{GroupLog, HostLog};
 use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
-use bpfof_chain::FunctionMap;
 use bpfof_function::memory::{Account, Memory, MemoryFull};
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::collections::{HashMap, HashSet};
@@ -85,8 +84,8 @@ pub(crate) struct Host {
     has_key: bool,
     /// Totals of connections that are gone, by reactor.
     past: Mutex<Vec<Past>>,
-    /// Maps of functions that other hosts keep, in its associations.
-    pub(crate) given_maps: Mutex<Vec<Weak<FunctionMap>>>,
+    /// Bytes of maps of functions that other hosts keep, in all of its associations.
+    pub(crate) given_map_bytes: Arc<AtomicU64>,
 }
 
 /// All hosts of a target.
@@ -404,7 +403,7 @@ impl Hosts {
             address,
             has_key,
             past: Mutex::default(),
-            given_maps: Mutex::default(),
+            given_map_bytes: Arc::default(),
         });
         let host_now = Arc::downgrade(&host);
         known.hosts.insert(key, KnownHost { host: host_now, log, compile_time_ns, group });

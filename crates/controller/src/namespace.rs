@@ -65,6 +65,14 @@ pub enum NamespaceError {
         /// The reason.
         source: FileError,
     },
+    /// Its files cannot be locked as the configuration requires.
+    #[error("namespace {nsid} cannot do without its uuid=: {source}")]
+    Lock {
+        /// Namespace id.
+        nsid: u32,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Memory that would replace other memory that is being served.
     #[error(
         "namespace {nsid}: a memory namespace cannot be replaced by another while it is served; \
@@ -257,12 +265,13 @@ impl Namespace {
     /// Checks that its files can be locked as this configuration requires: only those that it gives a UUID may be open at
     /// another target.
     pub(crate) fn check_lock(&self, config: &NamespaceConfig) -> Result<(), NamespaceError> {
-        let Some(volume) = self.backend.volume() else { return Ok(()) };
         if self.given_uuid.is_none() || config.uuid.is_some() {
             return Ok(());
         }
-        let outcome = volume.lock(Lock::Alone).and_then(|()| volume.lock(Lock::Shared));
-        outcome.map_err(|source| NamespaceError::File { nsid: self.nsid, source })
+        let alone = self.backend.lock(Lock::Alone);
+        let again = self.backend.lock(Lock::Shared);
+        let failed = |source| NamespaceError::Lock { nsid: self.nsid, source };
+        alone.and(again).map_err(failed)
     }
 
     /// Why it must not be served at several targets, if its UUID says that it is.

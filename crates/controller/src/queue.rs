@@ -90,8 +90,8 @@ pub(crate) enum State {
     Authentication,
     /// A change of file maps that not all reactors have taken over yet.
     Fence,
-    /// An admin command that another thread or other reactors work for, although its host has reset the controller since
-    /// then: it gets no answer.
+    /// An admin command whose data is being fetched, or that another thread or other reactors work for, although its host
+    /// has reset the controller since then: it gets no answer.
     Forgotten,
 }
 
@@ -502,16 +502,20 @@ impl QueuePair {
     }
 
     /// Forgets admin commands that are being carried out, because their host has reset the controller: it may use their
-    /// identifiers for others. Those whose data has not arrived lose their slots at once.
+    /// identifiers for others. Those whose data has not been asked for lose their slots at once, the others when what they
+    /// wait for has come.
     pub(crate) fn forget_admin_commands(&mut self) {
         for number in 0..self.entries.len() as u16 {
             let slot = &mut self.entries[usize::from(number)].slot;
-            match slot.state {
-                State::Load | State::Fence => slot.state = State::Forgotten,
-                State::AdminData { .. } => {
+            match (&slot.state, slot.transfer.stage) {
+                (State::AdminData { .. }, Stage::Waits) => {
                     self.waiting.retain(|waiting| *waiting != number);
                     self.vacate(number);
                 }
+                (
+                    State::AdminData { .. } | State::Load | State::Authentication | State::Fence,
+                    _,
+                ) => slot.state = State::Forgotten,
                 _ => {}
             }
         }

@@ -13,6 +13,7 @@ use crate::subsystem::Subsystem;
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See the module.
@@ -29,6 +30,8 @@ pub(crate) struct Registry {
     discovery: Arc<Subsystem>,
     /// The listeners on which subsystems with namespaces are reached.
     pub(crate) listeners: Vec<Arc<Listener>>,
+    /// The target ends.
+    pub(crate) is_ending: AtomicBool,
     /// No host is admitted without TLS.
     pub(crate) is_tls_required: bool,
     /// TLS handshakes are served: since the start, or never.
@@ -59,6 +62,7 @@ impl Registry {
             subsystems: Mutex::default(),
             discovery: Arc::new(discovery),
             listeners,
+            is_ending: AtomicBool::new(false),
             is_tls_required: false,
             serves_tls: false,
             rules: Mutex::default(),

@@ -252,6 +252,8 @@ pub struct TargetReport {
     pub memory_pending_bytes: usize,
     /// Memory of namespaces in memory, which comes on top, in bytes.
     pub memory_namespaces_bytes: u64,
+    /// Whether the target ends, and has drained all listeners for that.
+    pub ending: bool,
     /// In the order of the configuration.
     pub listeners: Vec<ListenerReport>,
     /// By index.

@@ -162,6 +162,7 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     }
     let listeners = registry.listeners.iter().map(|of| listener_report(of, &connections, &groups));
     TargetReport {
+        ending: registry.is_ending.load(Ordering::Relaxed),
         listeners: listeners.collect(),
         memory_limit_bytes: accounts.memory.limit_bytes(),
         memory_used_bytes: accounts.memory.used_bytes(),

@@ -179,6 +179,7 @@ impl Server {
         let given = Given::of(&listeners, discovery_listener.as_ref())?;
         let config = &given.replace(config);
         config.check()?;
+        config.keys_without_effect().iter().for_each(|warning| log::warn!("{warning}"));
         let sockets = Arc::new(open_sockets(config, listeners, discovery_listener)?);
         let listeners = listeners_of(config, &sockets)?;
         let discovery_address = sockets.discovery.as_ref().map(Listening::local_addr);
@@ -334,9 +335,10 @@ impl Server {
         Paths::new(&self.mailboxes, &self.registry)
     }
 
-    /// Drains all listeners ([`Paths::drain`]), and waits, at most for `patience`, until no command is in flight there
-    /// and hosts know of it. Returns whether that is so.
+    /// Drains all listeners ([`Paths::drain`]) because the target ends, and waits, at most for `patience`, until no command
+    /// is in flight there and hosts know of it. Returns whether that is so.
     pub fn drain(&self, patience: Duration) -> bool {
+        self.registry.is_ending.store(true, Ordering::Relaxed);
         self.paths().drain(&[]).is_ok() && paths::wait_drained(self.report(), patience)
     }
 
@@ -455,6 +457,7 @@ impl Server {
         let mut running = self.running();
         let config = TargetConfig { rules: rules.to_vec(), ..running.clone() };
         config.check_change(&running, self.registry.serves_tls)?;
+        config.keys_without_effect().iter().for_each(|warning| log::warn!("{warning}"));
         self.take_over_rules(Rules::load(&config.rules, &config.subsystems())?);
         *running = config;
         self.tell(|| Message::NamespacesChanged);
@@ -581,6 +584,7 @@ impl Server {
     ) -> Result<(), ServerError> {
         let config = &self.given.replace(config);
         config.check_change(running, self.registry.serves_tls)?;
+        config.keys_without_effect().iter().for_each(|warning| log::warn!("{warning}"));
         let subsystems = config.subsystems();
         let rules = match reads_keys || subsystems != running.subsystems() {
             true => Some(Rules::load(&config.rules, &subsystems)?),

@@ -14,7 +14,7 @@ use crate::namespace::{Namespace, Traits};
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
 use crate::room::{self, Goes, Newcomer};
-use bpfof_chain::{Function, FunctionMap, FunctionMaps, Tables, Trace};
+use bpfof_chain::{Function, FunctionMaps, Tables, Trace};
 use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shared by all reactors.
 #[derive(Debug)]
@@ -172,27 +172,20 @@ impl Kept {
     /// memory for its own requests, whatever the number of its associations.
     fn make_maps(&self, tables: &Tables, host: &Host) -> Result<FunctionMaps, String> {
         let half = host.memory.memory().little_bytes() / 2;
-        let make = || declared_maps::make(&self.maps, tables, &host.memory, half);
-        if !self.owner.is_another_host(host) {
-            return make().map_err(|full| full.to_string());
+        let sum = self.owner.is_another_host(host).then_some(&host.given_map_bytes);
+        if let Some(sum) = sum {
+            let new = self.maps.iter().filter(|map| tables.function_map(map.id).is_none());
+            let wanted: u64 = new.map(|map| map.definition.memory_bytes()).sum();
+            let all = sum.load(Ordering::Relaxed) + wanted;
+            if wanted > 0 && all > half as u64 {
+                return Err(format!(
+                    "with those of its other associations, maps that others' functions declare would take {all} bytes, and \
+                     {half} are the limit"
+                ));
+            }
         }
-        let mut given = host.given_maps.lock().unwrap_or_else(PoisonError::into_inner);
-        given.retain(|map| map.strong_count() > 0);
-        let bytes = |map: Arc<FunctionMap>| map.map.definition().memory_bytes();
-        let taken: u64 = given.iter().filter_map(Weak::upgrade).map(bytes).sum();
-        let is_new = |id: u32| tables.function_map(id).is_none();
-        let new = self.maps.iter().filter(|map| is_new(map.id));
-        let wanted: u64 = new.map(|map| map.definition.memory_bytes()).sum();
-        if taken + wanted > half as u64 {
-            return Err(format!(
-                "with those of its other associations, maps that others' functions declare would take {} bytes, and {half} are \
-                 the limit",
-                taken + wanted
-            ));
-        }
-        let made = make().map_err(|full| full.to_string())?;
-        given.extend(made.iter().filter(|map| is_new(map.id)).map(Arc::downgrade));
-        Ok(made)
+        let made = declared_maps::make(&self.maps, tables, (&host.memory, half), sum);
+        made.map_err(|full| full.to_string())
     }
 }
 

@@ -72,12 +72,14 @@ pub(super) fn run(client: &mut Client, command: &Command, json: bool) -> Outcome
         Command::Drain { which, timeout, close } => {
             let drained = client.call("drain", which.params())?;
             let patience = Duration::from_secs(*timeout);
-            let listeners = wait(client, which, drained, patience, json)?;
-            let number = which.busy(&listeners);
-            if number > 0 {
-                left = Some((number, which.hosts_of_busy(&client.call("report", Value::Null)?)));
+            let mut listeners = wait(client, which, drained, patience, json)?;
+            if which.busy(&listeners) > 0 {
+                let report = client.call("report", Value::Null)?;
+                listeners.clone_from(&report["listeners"]);
+                let number = which.busy(&listeners);
+                left = (number > 0).then(|| (number, which.hosts_of_busy(&report)));
             }
-            if *close && number == 0 { client.call("close", which.params())? } else { listeners }
+            if *close && left.is_none() { client.call("close", which.params())? } else { listeners }
         }
     };
     match json {

@@ -111,7 +111,8 @@ fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> An
 pub(crate) fn computed(cx: &mut Context<'_>, authenticated: Authenticated) {
     let slot = authenticated.command.slot;
     // The command may have been dropped, and its slot reused by another.
-    if !matches!(cx.connection.queue.slot(slot).state, State::Authentication) {
+    let state = &cx.connection.queue.slot(slot).state;
+    if !matches!(state, State::Authentication | State::Forgotten) {
         return;
     }
     let taken = cx.connection.queue.vacate(slot);
@@ -125,7 +126,9 @@ pub(crate) fn computed(cx: &mut Context<'_>, authenticated: Authenticated) {
         }
         Err(refusal) => refusal.reply,
     };
-    cx.respond(&taken, reply, Payload::None);
+    if !matches!(taken.state, State::Forgotten) {
+        cx.respond(&taken, reply, Payload::None);
+    }
 }
 
 /// Authentication Receive.

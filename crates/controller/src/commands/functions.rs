@@ -166,8 +166,8 @@ fn install_own(
     let declared = declared_maps::declare(wanted, &known, last_map, 0)?;
     let (id, function) = (function.id, Arc::new(function));
     // No other thread changes the association's own maps in the meantime.
-    let installed =
-        declared_maps::make(&declared, &tables, &controller.host().memory, 0).and_then(|maps| {
+    let installed = declared_maps::make(&declared, &tables, (&controller.host().memory, 0), None)
+        .and_then(|maps| {
             controller
                 .try_update(|tables| tables.with_function_and_maps(Arc::clone(&function), maps))
         });

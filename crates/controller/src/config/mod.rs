@@ -114,13 +114,9 @@ impl TargetConfig {
             return Err(ConfigError::AnyHost(address));
         }
         self.check_memory()?;
-        let nqn = self.nqn.as_str();
-        let served = self.namespaces.iter().map(|of| of.subsystem.as_deref().unwrap_or(nqn));
-        let served: BTreeSet<&str> = served.collect();
-        let served: Vec<&str> = served.into_iter().collect();
         for (place, rule) in self.rules.iter().enumerate() {
             check_rule(rule)?;
-            check_reached(rule, &self.rules[..place], &served)?;
+            check_reached(rule, &self.rules[..place])?;
         }
         let has_keys = |rule: &&HostRule| !rule.keys.tls_psk.is_empty();
         if let Some(rule) = self.rules.iter().find(has_keys).filter(|_| self.tls == TlsMode::Off) {
@@ -196,6 +192,28 @@ impl TargetConfig {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// Warnings of rules whose keys have no effect in any subsystem that has namespaces.
+    pub(crate) fn keys_without_effect(&self) -> Vec<String> {
+        let nqn = self.nqn.as_str();
+        let served = self.namespaces.iter().map(|of| of.subsystem.as_deref().unwrap_or(nqn));
+        let served: BTreeSet<&str> = served.collect();
+        let hidden = self.rules.iter().enumerate().filter_map(|(place, rule)| {
+            let its = served.iter().copied().filter(|subsystem| rule.is_about(&rule.nqn, subsystem));
+            let hiding = hiding(rule, &self.rules[..place], &its.collect::<Vec<_>>())?;
+            let warning = || {
+                format!(
+                    "[[host]] rule {} for {} has keys, but rule {} comes first in all subsystems that have namespaces: \
+                     the host enters them by that rule",
+                    place + 1,
+                    rule.nqn,
+                    hiding + 1
+                )
+            };
+            (!rule.keys.is_empty()).then(warning)
+        });
+        hidden.collect()
     }
 
     /// An address through which any host on the network could connect, although the configuration does not allow that.
@@ -325,20 +343,27 @@ impl TargetConfig {
     }
 }
 
-/// Rejects keys that would have no effect: the first rule for a host and a subsystem applies. `served` are the subsystems
-/// that have namespaces.
-fn check_reached(rule: &HostRule, before: &[HostRule], served: &[&str]) -> Result<(), ConfigError> {
+/// The earlier rule that applies in place of this one in all of these subsystems, by its place; none if there is a
+/// subsystem in which this one applies.
+fn hiding(rule: &HostRule, before: &[HostRule], subsystems: &[&str]) -> Option<usize> {
+    let earlier = |subsystem: &&str| before.iter().position(|of| of.is_about(&rule.nqn, subsystem));
+    let hidden: Option<Vec<usize>> = subsystems.iter().map(earlier).collect();
+    hidden?.first().copied()
+}
+
+/// Rejects keys that would have no effect, whatever the subsystems are: the first rule for a host and a subsystem
+/// applies.
+fn check_reached(rule: &HostRule, before: &[HostRule]) -> Result<(), ConfigError> {
     if rule.keys.is_empty() {
         return Ok(());
     }
-    let earlier = |subsystem: &str| before.iter().position(|of| of.is_about(&rule.nqn, subsystem));
-    let named = rule.subsystems.iter().flatten().map(String::as_str);
-    let its: Vec<&str> = match rule.subsystems {
-        Some(_) => named.collect(),
-        None => served.to_vec(),
+    let place = match &rule.subsystems {
+        Some(named) => hiding(rule, before, &named.iter().map(String::as_str).collect::<Vec<_>>()),
+        None => before
+            .iter()
+            .position(|of| of.subsystems.is_none() && (of.nqn == "*" || of.nqn == rule.nqn)),
     };
-    let hidden: Vec<usize> = its.iter().filter_map(|subsystem| earlier(subsystem)).collect();
-    let Some(place) = hidden.first().filter(|_| hidden.len() == its.len()) else { return Ok(()) };
+    let Some(place) = place else { return Ok(()) };
     let why = format!(
         "[[host]] rule {} applies to the same host and subsystems and comes first, so the keys of this rule would have \
          no effect: put them there",
@@ -460,8 +485,7 @@ mod tests {
             [host, key, host, key].as_slice(),
             &["[[host]]\nnqn = \"*\"\n", host, key],
             &[host, of_one, host, of_one, key],
-            &[anybody, of_both, host, key],
-            &[anybody, of_one, host, of_other, host, key],
+            &[anybody, of_one, host, of_other, host, of_both, key],
         ] {
             let error = check(rules).expect_err("no host could use the key");
             assert!(
@@ -469,6 +493,23 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn keys_without_effect_for_now_cause_warnings() {
+        let warnings = |of: &str| {
+            let text = format!(
+                "namespaces = [\"mem:size=1M,nqn=nqn.2026-01.org:x\"]\n\
+                 [[host]]\nnqn = \"*\"\nsubsystems = [{of}]\n\
+                 [[host]]\nnqn = \"nqn.2026-01.org:a\"\ntls-psk = [\"a.psk\"]\n"
+            );
+            let config = TargetConfig::from_toml(&text).expect("read");
+            assert!(config.check().is_ok());
+            config.keys_without_effect()
+        };
+        assert!(warnings("\"nqn.2026-01.org:y\"").is_empty());
+        let [warning] = &warnings("\"nqn.2026-01.org:x\"")[..] else { panic!("one warning") };
+        assert!(warning.starts_with("[[host]] rule 2 for nqn.2026-01.org:a has keys, but rule 1"));
     }
 
     #[test]

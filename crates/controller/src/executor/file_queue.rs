@@ -55,11 +55,23 @@ impl FileQueues {
         queue.turns(operation.work()).begin(Waiting { operation, threads }, asker, most)
     }
 
-    /// Takes an operation of a connection that waits, if there is one; a read only `with_reads`.
-    pub(super) fn take_waiting(&mut self, asker: Asker, with_reads: bool) -> Option<FileOperation> {
+    /// Takes an operation of a connection that waits, if there is one; a read only `with_reads`. `resume` takes others
+    /// that have waited for it and are to run now.
+    pub(super) fn take_waiting(
+        &mut self,
+        asker: Asker,
+        with_reads: bool,
+        mut resume: impl FnMut(FileOperation),
+    ) -> Option<FileOperation> {
+        let reads_max = self.reads_max;
         self.queues.iter_mut().find_map(|FileQueue { reads, writes, slow, .. }| {
-            let taken = writes.take(asker).or_else(|| slow.take(asker));
-            if with_reads { taken.or_else(|| reads.take(asker)) } else { taken }
+            let all = [(writes, reads_max / 2), (slow, SLOW_THREADS), (reads, reads_max)];
+            let mut all = all.into_iter().take(if with_reads { 3 } else { 2 });
+            all.find_map(|(turns, most)| {
+                let taken = turns.take(asker)?;
+                turns.resume(most, &mut resume);
+                Some(taken)
+            })
         })
     }
 
@@ -348,7 +360,10 @@ mod tests {
             });
         }
         assert_eq!(next, [2, 2]);
-        assert!(queues.take_waiting(asker, false).is_none());
-        assert!(queues.take_waiting(asker, true).is_some_and(|left| left.namespace() == 2));
+        let mut take = |with_reads| {
+            queues.take_waiting(asker, with_reads, |next| panic!("{next:?} has no room"))
+        };
+        assert!(take(false).is_none());
+        assert!(take(true).is_some_and(|left| left.namespace() == 2));
     }
 }

@@ -299,7 +299,8 @@ impl Executor {
         with_reads: bool,
     ) -> Option<FileOperation> {
         let group = self.admission.group(connection);
-        self.file_queues.take_waiting(Asker { connection, group }, with_reads)
+        let (asker, resumed) = (Asker { connection, group }, &mut self.outbox.resumed);
+        self.file_queues.take_waiting(asker, with_reads, |next| resumed.push(next))
     }
 
     /// Lets this number of reads of a disk's files run at a time, and half as many writes.

@@ -127,6 +127,7 @@ fn maps() -> FunctionMaps {
             id,
             map: Map::new(definition.expect("within the limits")),
             memory: None,
+            counted: None,
         })
     };
     [map(1, MapKind::Hash, 1), map(2, MapKind::Array, 4)].into()

@@ -66,8 +66,8 @@ pub(super) fn close_next<I: Io>(core: &mut Core<I>) {
     }
 }
 
-/// Begins to close a connection: it takes no more commands. Operations in flight complete first, but chains are cut
-/// short, unless the target stops.
+/// Begins to close a connection: it takes no more commands. Operations in flight that do not wait for others complete
+/// first, but chains are cut short, unless the target stops.
 pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
     let cuts_chains = core.stop_at_ns.is_none();
     begin_to_close(core, index, reason, cuts_chains);

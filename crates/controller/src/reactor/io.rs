@@ -167,7 +167,7 @@ pub(crate) enum Message {
     BeginTrace(Trace),
     /// End a trace.
     EndTrace(u64),
-    /// Finish commands in flight, then end.
+    /// Finish commands in flight that do not wait for others, then end.
     Stop,
 }
 

@@ -180,7 +180,7 @@ fn share(known: &mut Vec<Weak<Loaded>>, wanted: &[MapDefinition]) -> Result<Func
                 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
                 let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
                 let map = Map::new(definition.clone());
-                Arc::new(FunctionMap { id, map, memory: None })
+                Arc::new(FunctionMap { id, map, memory: None, counted: None })
             }
         });
     }

@@ -2,7 +2,7 @@
 
 use super::error::MapRefusal;
 use super::grants;
-use super::layout::{FileLayout, FileSystem, file_layout, own_file_layout};
+use super::layout::{FileLayout, FileSystem, admissible, file_layout, own_file_layout};
 use super::lease::{self, Lease};
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::{Place, Queue, Remote, Shared};
@@ -320,11 +320,25 @@ impl<'a> Keeper<'a> {
             // A long write changes the file's times once, when it begins. Data that it wrote after
             // the map was made may be only in the page cache, and chains over leased files write
             // nothing back.
+            // The lease is not in `leased` yet, so no other code notices that it is broken meanwhile.
+            let is_broken = || sys::lease_state(&opened) == LeaseState::Broken;
+            let meanwhile = &mut |keeper: &mut Self| {
+                keeper.give_back_meanwhile();
+                if is_broken() {
+                    let _ = sys::release_lease(&opened);
+                }
+            };
             let written = file
                 .entry
-                .write_back_while(&opened, &mut || self.look_if_due(&mut Self::give_back_meanwhile))
+                .write_back_while(&opened, &mut || self.look_if_due(meanwhile))
                 .and_then(|()| file.entry.write_back(&opened))
                 .is_ok();
+            if is_broken() {
+                let _ = sys::release_lease(&opened);
+                file.next = now + file.pause;
+                self.unleased.push(file);
+                continue;
+            }
             if !written || !layout.holds(&opened) {
                 let mut status = file.entry.status();
                 status.mapping.take_if(|current| Arc::ptr_eq(current, &file.mapping));
@@ -468,6 +482,7 @@ impl<'a> Keeper<'a> {
     ) -> Result<FileLayout, MapRefusal> {
         // Another disk may have the device number by now.
         self.place.device.admit(&self.info, self.place.nqn.as_deref())?;
+        admissible(file)?;
         // So that the look below finds little to write.
         entry
             .write_back_while(file, &mut || self.look_if_due(meanwhile))

@@ -257,7 +257,7 @@ fn is_past(now: (i64, u32), ctime: (i64, u32)) -> Option<bool> {
 }
 
 /// Refuses files whose bytes are not always at the places that FIEMAP reports.
-fn admissible(file: &File) -> Result<FileSystem, MapRefusal> {
+pub(crate) fn admissible(file: &File) -> Result<FileSystem, MapRefusal> {
     let metadata = file.metadata().map_err(MapRefusal::io("cannot examine the file"))?;
     if !metadata.is_file() {
         return Err(MapRefusal::NotRegular);

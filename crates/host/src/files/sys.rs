@@ -16,7 +16,9 @@ use std::time::Duration;
 const PAGE_EXTENTS: usize = 256;
 
 /// Bytes that are written back at a time: a third of a second for a disk of 100 MB/s.
-const WRITE_BACK_BYTES: i64 = 32 << 20;
+const WRITE_BACK_BYTES: u64 = 32 << 20;
+/// Most parts of a file, besides a rest.
+const WRITE_BACK_PARTS: u64 = 4096;
 
 /// `_IOWR('f', 11, struct fiemap)`
 const FS_IOC_FIEMAP: u64 = 0xC020_660B;
@@ -152,8 +154,10 @@ pub fn write_back(file: &File) -> io::Result<()> {
 /// The kernel's.
 pub(crate) fn write_back_while(file: &File, meanwhile: &mut dyn FnMut()) -> io::Result<()> {
     let length_bytes = file.metadata()?.len();
-    for part in (0..length_bytes).step_by(WRITE_BACK_BYTES as usize) {
-        write_back_part(file, part as i64, WRITE_BACK_BYTES)?;
+    // Huge files are sparse, or take long anyway.
+    let part_bytes = WRITE_BACK_BYTES.max(length_bytes / WRITE_BACK_PARTS);
+    for part in (0..length_bytes).step_by(part_bytes as usize) {
+        write_back_part(file, part as i64, part_bytes as i64)?;
         meanwhile();
     }
     Ok(())
