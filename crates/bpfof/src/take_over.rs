@@ -154,7 +154,7 @@ pub(crate) fn move_hosts(
 }
 
 /// Asks the other target, again and again for a while if it refuses: a reactor that is busy does not answer in time.
-fn ask(old: &mut Client, method: &str, params: &Value) -> Result<Value, ClientError> {
+pub(crate) fn ask(old: &mut Client, method: &str, params: &Value) -> Result<Value, ClientError> {
     let end = Instant::now() + DRAIN;
     loop {
         match old.call(method, params.clone()) {

@@ -214,7 +214,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         // Connect only now: the other target disconnects clients that are silent for as long as a start may take.
         let mut client = Client::connect(path)?;
         // While the other target still serves: between the next two steps nobody accepts hosts.
-        let there = match client.call("report", serde_json::Value::Null) {
+        let there = match take_over::ask(&mut client, "report", &serde_json::Value::Null) {
             Err(ClientError::Refused(why)) => {
                 log::warn!("whether listeners of the other target are drained is unknown: {why}");
                 serde_json::Value::Null

@@ -62,10 +62,10 @@ pub struct FunctionMap {
     pub counted: Option<Counted>,
 }
 
-/// Bytes that are part of a sum as long as this lives.
+/// Bytes that are part of a sum as long as this lives, or until they are [released](Counted::release).
 #[derive(Debug)]
 pub struct Counted {
-    bytes: u64,
+    bytes: AtomicU64,
     sum: Arc<AtomicU64>,
 }
 
@@ -73,13 +73,18 @@ impl Counted {
     /// Adds `bytes` to `sum`.
     pub fn new(bytes: u64, sum: &Arc<AtomicU64>) -> Counted {
         sum.fetch_add(bytes, Ordering::Relaxed);
-        Counted { bytes, sum: Arc::clone(sum) }
+        Counted { bytes: AtomicU64::new(bytes), sum: Arc::clone(sum) }
+    }
+
+    /// Takes the bytes out of the sum: connections may keep the map for a moment after it has left the tables.
+    pub fn release(&self) {
+        self.sum.fetch_sub(self.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.sum.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.release();
     }
 }
 

@@ -162,8 +162,9 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     }
     let listeners = registry.listeners.iter().map(|of| listener_report(of, &connections, &groups));
     TargetReport {
-        ending: registry.is_ending.load(Ordering::Relaxed),
         listeners: listeners.collect(),
+        // After the listeners: it is set before they are drained for the end.
+        ending: registry.is_ending.load(Ordering::SeqCst),
         memory_limit_bytes: accounts.memory.limit_bytes(),
         memory_used_bytes: accounts.memory.used_bytes(),
         memory_own_bytes: accounts.own.used_bytes(),

@@ -335,10 +335,10 @@ impl Server {
         Paths::new(&self.mailboxes, &self.registry)
     }
 
-    /// Drains all listeners ([`Paths::drain`]) because the target ends, and waits, at most for `patience`, until no command
-    /// is in flight there and hosts know of it. Returns whether that is so.
+    /// Drains all listeners ([`Paths::drain`]) because the target ends, and waits, at most for `patience`, until no
+    /// command is in flight there and hosts know of it. Returns whether that is so.
     pub fn drain(&self, patience: Duration) -> bool {
-        self.registry.is_ending.store(true, Ordering::Relaxed);
+        self.registry.is_ending.store(true, Ordering::SeqCst);
         self.paths().drain(&[]).is_ok() && paths::wait_drained(self.report(), patience)
     }
 

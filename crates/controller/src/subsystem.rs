@@ -14,7 +14,7 @@ use crate::namespace::{Namespace, Traits};
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
 use crate::room::{self, Goes, Newcomer};
-use bpfof_chain::{Function, FunctionMaps, Tables, Trace};
+use bpfof_chain::{Counted, Function, FunctionMaps, Tables, Trace};
 use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
@@ -575,7 +575,11 @@ impl Subsystem {
         let mut controllers = self.controllers();
         controllers.kept.retain(|kept| kept.function.id != id);
         for controller in controllers.by_id.values() {
+            let before = controller.tables();
             controller.update(|tables| tables.without_function(id));
+            let after = controller.tables();
+            let gone = before.function_maps().iter().filter(|map| after.function_map(map.id).is_none());
+            gone.filter_map(|map| map.counted.as_ref()).for_each(Counted::release);
             controller.counters.remove(id);
         }
         self.kept_counters.remove(id);

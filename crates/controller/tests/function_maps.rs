@@ -272,7 +272,8 @@ fn maps_of_others_take_a_part_of_a_hosts_memory() {
            c->done = 1; return bpfof_map_get(&big, &key, &value) != 0; }\n";
     let (mut owner, _lane) = host(&server, 1);
     let kept = owner.install_function(&compile_text(source), 0).expect("loaded");
-    let works = |(_, lane): &mut (Controller, Lane)| run(lane, &call(kept, &[])).is_ok();
+    let runs = |(_, lane): &mut (Controller, Lane), function| run(lane, &call(function, &[])).is_ok();
+    let works = |host: &mut (Controller, Lane)| runs(host, kept);
     let mut others: Vec<_> = (0..5).map(|_| host(&server, 2)).collect();
     let with_maps: Vec<bool> = others.iter_mut().map(works).collect();
     assert_eq!(with_maps, [true, true, true, false, false]);
@@ -280,6 +281,10 @@ fn maps_of_others_take_a_part_of_a_hosts_memory() {
     until("the memory of the third is free", || works(&mut host(&server, 2)));
     let own: Vec<bool> = (0..5).map(|_| host(&server, 1)).map(|mut of| works(&mut of)).collect();
     assert_eq!(own, [true; 5], "its own take as much as it has");
+    // The maps of the next version take the place of those of this one, which connections may still keep.
+    owner.unload_function(kept).expect("unloaded");
+    let next = owner.install_function(&compile_text(source), 0).expect("loaded");
+    assert!(others.iter_mut().all(|host| runs(host, next)));
 }
 
 #[test]

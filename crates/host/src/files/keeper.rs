@@ -96,6 +96,14 @@ struct Unleased {
     pause: Duration,
 }
 
+impl Unleased {
+    /// The next attempt comes after a longer pause.
+    fn put_off(&mut self) {
+        self.pause = (2 * self.pause).min(LEASE_AGAIN_MAX);
+        self.next = Instant::now() + self.pause;
+    }
+}
+
 impl<'a> Keeper<'a> {
     fn new(shared: &'a Shared, remote: &'a Remote, place: &'a Place, signal: BreakSignal) -> Self {
         let (breaks, leased, unleased) = (Breaks::default(), HashMap::new(), Vec::new());
@@ -310,8 +318,7 @@ impl<'a> Keeper<'a> {
             let opened = file.entry.access.to_lease(&file.entry.path).ok();
             let lease = opened.and_then(|opened| Some((self.lease(&file.entry, &opened)?, opened)));
             let Some((lease, opened)) = lease else {
-                file.pause = (2 * file.pause).min(LEASE_AGAIN_MAX);
-                file.next = now + file.pause;
+                file.put_off();
                 self.unleased.push(file);
                 continue;
             };
@@ -335,7 +342,7 @@ impl<'a> Keeper<'a> {
                 .is_ok();
             if is_broken() {
                 let _ = sys::release_lease(&opened);
-                file.next = now + file.pause;
+                file.put_off();
                 self.unleased.push(file);
                 continue;
             }
