@@ -578,7 +578,8 @@ impl Subsystem {
             let before = controller.tables();
             controller.update(|tables| tables.without_function(id));
             let after = controller.tables();
-            let gone = before.function_maps().iter().filter(|map| after.function_map(map.id).is_none());
+            let gone =
+                before.function_maps().iter().filter(|map| after.function_map(map.id).is_none());
             gone.filter_map(|map| map.counted.as_ref()).for_each(Counted::release);
             controller.counters.remove(id);
         }

@@ -272,7 +272,8 @@ fn maps_of_others_take_a_part_of_a_hosts_memory() {
            c->done = 1; return bpfof_map_get(&big, &key, &value) != 0; }\n";
     let (mut owner, _lane) = host(&server, 1);
     let kept = owner.install_function(&compile_text(source), 0).expect("loaded");
-    let runs = |(_, lane): &mut (Controller, Lane), function| run(lane, &call(function, &[])).is_ok();
+    let runs =
+        |(_, lane): &mut (Controller, Lane), function| run(lane, &call(function, &[])).is_ok();
     let works = |host: &mut (Controller, Lane)| runs(host, kept);
     let mut others: Vec<_> = (0..5).map(|_| host(&server, 2)).collect();
     let with_maps: Vec<bool> = others.iter_mut().map(works).collect();

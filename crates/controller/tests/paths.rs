@@ -597,7 +597,8 @@ fn no_command_has_an_effect_after_the_keep_alive_timer() {
     io.initialize(NONE);
     assert_eq!(io.connect(NQN, 1, 31, id), Status::SUCCESS);
     assert_eq!(io.status(rw(opcode::nvm::WRITE, 1, 0), &[1; 512]), Status::SUCCESS);
-    std::thread::sleep(Duration::from_millis(2100));
+    // An eighth longer, and some time.
+    std::thread::sleep(Duration::from_millis(2250 + 100));
     // The target may have closed the connection already.
     let (late, _) = io.capsule(rw(opcode::nvm::WRITE, 1, 0), &[2; 512]);
     let _ = std::io::Write::write_all(&mut io.stream, &late);
