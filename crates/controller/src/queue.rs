@@ -90,9 +90,6 @@ pub(crate) enum State {
     Authentication,
     /// A change of file maps that not all reactors have taken over yet.
     Fence,
-    /// An admin command whose data is being fetched, or that another thread or other reactors work for, although its host
-    /// has reset the controller since then: it gets no answer.
-    Forgotten,
 }
 
 impl State {
@@ -131,8 +128,7 @@ impl State {
             | State::AdminData { .. }
             | State::Load
             | State::Authentication
-            | State::Fence
-            | State::Forgotten => None,
+            | State::Fence => None,
         }
     }
 }
@@ -487,8 +483,7 @@ impl QueuePair {
         let mut is_elsewhere = false;
         for slot in 0..self.entries.len() as u16 {
             let Slot { transfer, state, .. } = self.slot(slot);
-            let has_thread =
-                matches!(state, State::Load | State::Authentication | State::Forgotten);
+            let has_thread = matches!(state, State::Load | State::Authentication);
             is_elsewhere |= has_thread;
             let is_pending = has_thread
                 || matches!(state, State::Fence)
@@ -499,26 +494,6 @@ impl QueuePair {
         }
         self.waiting.clear();
         is_elsewhere
-    }
-
-    /// Forgets admin commands that are being carried out, because their host has reset the controller: it may use their
-    /// identifiers for others. Those whose data has not been asked for lose their slots at once, the others when what they
-    /// wait for has come.
-    pub(crate) fn forget_admin_commands(&mut self) {
-        for number in 0..self.entries.len() as u16 {
-            let slot = &mut self.entries[usize::from(number)].slot;
-            match (&slot.state, slot.transfer.stage) {
-                (State::AdminData { .. }, Stage::Waits) => {
-                    self.waiting.retain(|waiting| *waiting != number);
-                    self.vacate(number);
-                }
-                (
-                    State::AdminData { .. } | State::Load | State::Authentication | State::Fence,
-                    _,
-                ) => slot.state = State::Forgotten,
-                _ => {}
-            }
-        }
     }
 
     /// The completion of a command.

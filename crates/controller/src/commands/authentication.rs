@@ -111,8 +111,7 @@ fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> An
 pub(crate) fn computed(cx: &mut Context<'_>, authenticated: Authenticated) {
     let slot = authenticated.command.slot;
     // The command may have been dropped, and its slot reused by another.
-    let state = &cx.connection.queue.slot(slot).state;
-    if !matches!(state, State::Authentication | State::Forgotten) {
+    if !matches!(cx.connection.queue.slot(slot).state, State::Authentication) {
         return;
     }
     let taken = cx.connection.queue.vacate(slot);
@@ -126,9 +125,7 @@ pub(crate) fn computed(cx: &mut Context<'_>, authenticated: Authenticated) {
         }
         Err(refusal) => refusal.reply,
     };
-    if !matches!(taken.state, State::Forgotten) {
-        cx.respond(&taken, reply, Payload::None);
-    }
+    cx.respond(&taken, reply, Payload::None);
 }
 
 /// Authentication Receive.

@@ -90,10 +90,7 @@ fn configure(cx: &mut Context<'_>, config: ControllerConfig) {
     let resets = controller.resets();
     cx.connection.asks.resets_queues |= controller.configure(config);
     if resets != controller.resets() {
-        let admin = cx.admin();
-        admin.events.clear();
-        (admin.function_upload, admin.map_upload) = (None, None);
-        cx.connection.queue.forget_admin_commands();
+        cx.admin().events.clear();
     }
 }
 

@@ -40,13 +40,9 @@ pub(super) fn set(cx: &mut Context<'_>, command: &Command<'_>, upload: Upload) -
 pub(crate) fn followed(cx: &mut Context<'_>, fenced: Fenced) {
     let slot = fenced.command.slot;
     // The command may have been dropped, and its slot reused by another.
-    match cx.connection.queue.slot(slot).state {
-        State::Fence => {
-            let taken = cx.connection.queue.vacate(slot);
-            cx.respond(&taken, Reply::default(), Payload::None);
-        }
-        State::Forgotten => _ = cx.connection.queue.vacate(slot),
-        _ => {}
+    if matches!(cx.connection.queue.slot(slot).state, State::Fence) {
+        let taken = cx.connection.queue.vacate(slot);
+        cx.respond(&taken, Reply::default(), Payload::None);
     }
 }
 

@@ -77,15 +77,10 @@ fn compile(cx: &mut Context<'_>, command: &Command<'_>, upload: PartialUpload) -
 pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
     let Loaded { command, installation, outcome, .. } = loaded;
     // The command may have been dropped, and its slot reused by another.
-    let state = &cx.connection.queue.slot(command.slot).state;
-    if !matches!(state, State::Load | State::Forgotten) {
+    if !matches!(cx.connection.queue.slot(command.slot).state, State::Load) {
         return;
     }
     let taken = cx.connection.queue.vacate(command.slot);
-    if let State::Forgotten = taken.state {
-        cx.admin().is_loading = false;
-        return;
-    }
     let (controller, subsystem) = (cx.controller(), cx.subsystem());
     let now_ns = cx.executor.now_ns;
     let admin = cx.admin();

@@ -174,7 +174,6 @@ fn refuse_damaged(cx: &mut Context<'_>, slot: u16) {
             cx.refuse(sqe, &refusal);
             return cx.fetch_more();
         }
-        State::Forgotten => return cx.fetch_more(),
         State::Compare { .. } => opcode::nvm::COMPARE,
         State::Ranges { .. } => opcode::nvm::DATASET_MANAGEMENT,
         _ => opcode::nvm::WRITE,

@@ -1,6 +1,5 @@
 //! Queues that end before their commands, and commands of queues that have ended.
 
-use super::limits::try_to_load_get;
 use super::peer::{Peer, Said, pushdown};
 use super::simulation::chains;
 use crate::connection::Connection;
@@ -8,12 +7,11 @@ use crate::limits::{GIVEN_UP_AT_ONCE, SLOW_THREADS};
 use crate::operation::{CommandId, FileOperation};
 use crate::queue::State;
 use crate::reactor::{closing, completions, turn};
-use crate::rig::{Rig, connect_command, enable_command, h2c_data};
+use crate::rig::{Rig, connect_command, enable_command};
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, Shutdown, offset};
-use bpfof_nvme::tcp::{Digests, H2cData};
 use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
-use bpfof_nvme::{AdminCommand, DataPointer, Installation, Rw, Sgl, Sqe, Status, Upload, opcode};
+use bpfof_nvme::{DataPointer, Rw, Sgl, Sqe, Status, opcode};
 use std::sync::atomic::Ordering;
 
 fn disable_command() -> Sqe {
@@ -45,84 +43,6 @@ fn a_reset_ends_the_queues_that_were_there() {
     assert_eq!([&admin, &old, &new].map(|peer| ends(&rig, peer, true)), [true, true, true]);
     assert_eq!(admin.call(&mut rig, disable_command(), &[]).status, Status::SUCCESS);
     assert_eq!([&admin, &old, &new].map(|peer| ends(&rig, peer, false)), [false, true, true]);
-}
-
-/// After a reset a host may use the identifiers of its admin commands for others, so these get no answers, and no effect.
-#[test]
-fn a_reset_ends_admin_commands() {
-    let mut rig = Rig::new(Limits::default());
-    let mut admin = Peer::connect(&mut rig, 0, 31);
-    let object = bpfkv::GET_OBJECT;
-    let part = |offset: usize| {
-        let data = &object[offset..object.len().min(offset + 8192)];
-        let upload = Upload { total_bytes: object.len() as u32, offset_bytes: offset as u32 };
-        let sqe = AdminCommand::function_load(upload, Installation::default());
-        (Sqe { sgl: Sgl::in_capsule(data.len() as u32), ..sqe }, data)
-    };
-    let last = (object.len() - 1) / 8192 * 8192;
-    for offset in (0..last).step_by(8192) {
-        let (sqe, data) = part(offset);
-        assert_eq!(admin.call(&mut rig, sqe, data).status, Status::SUCCESS);
-    }
-    let (sqe, data) = part(last);
-    admin.send(&mut rig, sqe, data);
-    for command in [disable_command(), enable_command()] {
-        admin.send(&mut rig, command, &[]);
-    }
-    rig.work();
-    let said = admin.hear(&mut rig);
-    assert!(matches!(said[..], [Said::Response(_), Said::Response(_)]), "{said:?}");
-    let controller = rig.connection(admin.line).controller().cloned().expect("connected");
-    assert!(controller.tables().functions().is_empty());
-    drop(controller);
-    // The beginning of an upload is gone, too.
-    let (sqe, data) = part(0);
-    assert_eq!(admin.call(&mut rig, sqe, data).status, Status::SUCCESS);
-    for command in [disable_command(), enable_command()] {
-        assert_eq!(admin.call(&mut rig, command, &[]).status, Status::SUCCESS);
-    }
-    let (sqe, data) = part(last);
-    assert!(last > 0 && !admin.call(&mut rig, sqe, data).status.is_success());
-    assert_eq!(try_to_load_get(&mut rig, &mut admin, Installation::default()).0, Status::SUCCESS);
-    rig.finish();
-}
-
-/// The same for commands whose data is on its way: it arrives after the reset, and is nobody's.
-#[test]
-fn data_of_admin_commands_may_come_after_a_reset() {
-    let mut rig = Rig::new(Limits::default());
-    let mut admin = Peer::connect(&mut rig, 0, 31);
-    let object = bpfkv::GET_OBJECT;
-    let upload = Upload { total_bytes: object.len() as u32, offset_bytes: 0 };
-    let load = AdminCommand::function_load(upload, Installation::default());
-    let load = Sqe { sgl: Sgl::transport(object.len() as u32), ..load };
-    admin.send(&mut rig, load, &[]);
-    rig.work();
-    let [Said::R2t(asked)] = admin.hear(&mut rig)[..] else { panic!("it asks for the data") };
-    for command in [disable_command(), enable_command()] {
-        assert_eq!(admin.call(&mut rig, command, &[]).status, Status::SUCCESS);
-    }
-    // Its slot is not another's yet.
-    admin.send(&mut rig, load, &[]);
-    rig.work();
-    let [Said::R2t(again)] = admin.hear(&mut rig)[..] else { panic!("it asks for the data") };
-    assert_ne!(asked.ttag, again.ttag);
-    for r2t in [asked, again] {
-        let pdu = H2cData {
-            cccid: r2t.cccid,
-            ttag: r2t.ttag,
-            data_offset_bytes: 0,
-            data_length_bytes: object.len() as u32,
-            last: true,
-        };
-        rig.feed(admin.line, &h2c_data(pdu, object, Digests::default()));
-        rig.work();
-    }
-    let said = admin.hear(&mut rig);
-    let [Said::Response(answer)] = said[..] else { panic!("one answer: {said:?}") };
-    assert_eq!((answer.cid, answer.status), (again.cccid, Status::SUCCESS));
-    assert_eq!(rig.connection(admin.line).queue.in_flight(), 0);
-    rig.finish();
 }
 
 /// A controller that was shut down or disabled takes no I/O queue until it is enabled again. The check is part of the
