@@ -162,17 +162,6 @@ impl FileOperation {
         }
     }
 
-    /// Its command, unless it is a chain's.
-    pub(crate) const fn command(&self) -> Option<CommandId> {
-        match self {
-            FileOperation::Read { command, .. }
-            | FileOperation::Write { command, .. }
-            | FileOperation::Sync { command, .. }
-            | FileOperation::Zero { command, .. } => Some(*command),
-            FileOperation::ChainRead { .. } => None,
-        }
-    }
-
     /// Its buffer, if it has one.
     pub(crate) fn into_buffer(self) -> Option<IoBuffer> {
         match self {

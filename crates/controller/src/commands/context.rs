@@ -7,6 +7,7 @@ use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
 use crate::executor::Executor;
 use crate::limits::MAX_TRANSFER_BYTES;
+use crate::listener::ana_bit;
 use crate::metrics::Ended;
 use crate::operation::CommandId;
 use crate::queue::{Slot, Stage, State, Transfer};
@@ -135,6 +136,12 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Whether a namespace is inaccessible through the listener that the host uses.
+    pub(crate) fn is_inaccessible(&self, namespace: usize) -> bool {
+        let group = self.executor.namespace(namespace).ana_group();
+        self.connection.inaccessible & ana_bit(group) != 0
+    }
+
     fn association(&self) -> &Association {
         self.connection.phase.association().expect("all commands except Connect have one")
     }

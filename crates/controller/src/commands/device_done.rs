@@ -2,7 +2,6 @@
 
 use super::context::Context;
 use super::{nvm_optional, observed};
-use crate::listener::ana_bit;
 use crate::lost_writes::LostWrites;
 use crate::metrics::{Class, Ended};
 use crate::operation::Failure;
@@ -117,18 +116,13 @@ pub(crate) fn give_up(cx: &mut Context<'_>, slot: u16) {
         cx.executor.buffers.recycle(*expected);
     }
     let mut reply = given_up(cx);
-    if taken.state.namespace().is_some_and(|namespace| is_inaccessible(cx, namespace)) {
+    let association = cx.connection.phase.association();
+    if association.is_some_and(|of| of.controller.knows_ana())
+        && taken.state.namespace().is_some_and(|namespace| cx.is_inaccessible(namespace))
+    {
         reply = Status::ANA_INACCESSIBLE.into();
     }
     cx.respond(&taken, reply, Payload::None);
-}
-
-/// Whether the namespace is inaccessible on this path, and the host knows what that means.
-fn is_inaccessible(cx: &Context<'_>, namespace: usize) -> bool {
-    let group = cx.executor.namespace(namespace).ana_group();
-    let association = cx.connection.phase.association();
-    cx.connection.inaccessible & ana_bit(group) != 0
-        && association.is_some_and(|of| of.controller.knows_ana())
 }
 
 /// Lets the next operation of a disk begin, because one of a command has ended.

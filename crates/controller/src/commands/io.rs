@@ -3,7 +3,6 @@
 use super::context::{Answered, Close, Command, Context, not_authenticated};
 use super::{fabrics, nvm, nvm_optional, pushdown, pushdown_vector};
 use crate::access::Rights;
-use crate::listener::ana_bit;
 use crate::refusal::Refusal;
 use bpfof_nvme::vendor_specific::PushdownShort;
 use bpfof_nvme::{NvmCommand, Status};
@@ -49,10 +48,9 @@ fn needed(parsed: &NvmCommand) -> Rights {
 /// another path (NVMe Base 2.0 §8.1.1.3).
 #[cold]
 fn check_access(cx: &Context<'_>, namespace: usize) -> Result<(), Refusal> {
-    let group = cx.executor.namespace(namespace).ana_group();
-    match cx.connection.inaccessible & ana_bit(group) {
-        0 => Ok(()),
-        _ => {
+    match cx.is_inaccessible(namespace) {
+        false => Ok(()),
+        true => {
             let cause = "the namespace is inaccessible on this path";
             Err(Refusal::new(Status::ANA_INACCESSIBLE, cause))
         }

@@ -105,6 +105,7 @@ struct FileQueue {
     disks: Box<[u64]>,
     reads: Turns,
     writes: Turns,
+    /// Flushes and zeroes.
     slow: Turns,
 }
 
@@ -246,7 +247,10 @@ mod tests {
     }
 
     fn slot(operation: FileOperation) -> u16 {
-        operation.command().expect("no chain").slot
+        match operation {
+            FileOperation::Sync { command, .. } => command.slot,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The operations that begin because one has ended.

@@ -49,15 +49,7 @@ pub(super) fn give_up_of<I: Io>(core: &mut Core<I>, index: u32) {
 /// Whether an operation may begin that has waited for others of its disk. Its host may have sent the command again
 /// elsewhere meanwhile, and written new data to the blocks.
 fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) -> bool {
-    let index = match operation {
-        FileOperation::ChainRead { read, .. } => {
-            core.executor.arenas.owner(read.chain).command.connection
-        }
-        FileOperation::Read { command, .. }
-        | FileOperation::Write { command, .. }
-        | FileOperation::Sync { command, .. }
-        | FileOperation::Zero { command, .. } => command.connection,
-    };
+    let CommandId { connection: index, .. } = command_of(core, operation);
     let Some(entry) = core.table.get(index) else { return false };
     match operation.work() {
         // It has no effect, and so is not worth asking the socket. A connection that the target ends gets its answers.
@@ -68,15 +60,24 @@ fn is_wanted<I: Io>(core: &mut Core<I>, operation: &FileOperation) -> bool {
     }
 }
 
+/// The command that an operation belongs to, also that of a chain.
+fn command_of<I: Io>(core: &Core<I>, operation: &FileOperation) -> CommandId {
+    match operation {
+        FileOperation::ChainRead { read, .. } => core.executor.arenas.owner(read.chain).command,
+        FileOperation::Read { command, .. }
+        | FileOperation::Write { command, .. }
+        | FileOperation::Sync { command, .. }
+        | FileOperation::Zero { command, .. } => *command,
+    }
+}
+
 /// An operation on a file does not begin, because no host waits for it, or because its connection ends.
 fn give_up<I: Io>(core: &mut Core<I>, operation: FileOperation) {
-    let Some(CommandId { connection: index, slot }) = operation.command() else {
-        if let FileOperation::ChainRead { read, .. } = operation {
-            core.executor.arenas.engine.interrupt(read.chain);
-            chains::read_ended(core, read.chain, false);
-        }
-        return;
-    };
+    if let FileOperation::ChainRead { read, .. } = operation {
+        core.executor.arenas.engine.interrupt(read.chain);
+        return chains::read_ended(core, read.chain, false);
+    }
+    let CommandId { connection: index, slot } = command_of(core, &operation);
     if let Some(buffer) = operation.into_buffer() {
         core.executor.buffers.recycle(buffer);
     }
