@@ -131,8 +131,7 @@ pub(crate) const SLOW_THREADS: usize = 16;
 /// drive faster. If the drive does not answer, each may keep one of the kernel's 1024 threads, or one for each chunk of
 /// a striped namespace that it spans.
 pub(crate) const FILE_READS: usize = 256;
-/// Operations on files that have waited and that a turn gives up, because their connection ends: some 20 µs. When so many
-/// were given up, others wait, except those that were to begin at the same moment.
+/// Operations on files that have waited and that a turn gives up, because their connection ends: some 20 µs.
 pub(crate) const GIVEN_UP_AT_ONCE: usize = 64;
 /// A TLS record, besides its bytes.
 pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;

@@ -53,7 +53,29 @@ impl Newcomer {
     /// Whether an association may be removed for it: not that of a host that has proved its identity for one that has
     /// not.
     fn may_replace(&self, other: &Controller) -> bool {
-        !self.is_stranger || other.is_stranger() || !other.access.proves_identity()
+        let is_proved = |host: &Host, access: &Access, is_stranger: bool| {
+            !is_stranger && (host.address().is_none() || access.proves_identity())
+        };
+        is_proved(&self.host, &self.access, self.is_stranger)
+            || !is_proved(other.host(), &other.access, other.is_stranger())
+    }
+}
+
+/// For whom an association or a connection counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CountsFor {
+    /// A host whose name TLS has proved, by its serial number.
+    Host(u64),
+    /// All others at an address, because host names are free.
+    Address(IpAddr),
+}
+
+impl CountsFor {
+    pub(crate) fn of(host: &Host, address: IpAddr) -> CountsFor {
+        match host.address() {
+            None => CountsFor::Host(host.serial),
+            Some(_) => CountsFor::Address(address),
+        }
     }
 }
 
@@ -68,8 +90,8 @@ fn silent_ns(controller: &Controller, now_ns: u64) -> u64 {
 }
 
 /// The association that has been silent longest, and for how long, of those that a limit counts with the newcomer's and
-/// that either have no I/O queues or have been idle without a keep-alive timer. For a stranger only associations of
-/// hosts without a proved identity are removed.
+/// that either have no I/O queues or have been idle without a keep-alive timer. For a host without a proved identity only
+/// associations of such hosts are removed.
 pub(crate) fn least_useful(
     all: &ById,
     newcomer: &Newcomer,
@@ -94,9 +116,9 @@ pub(crate) fn least_useful(
 }
 
 /// Chooses the association to remove for a new one if a limit is reached: the [least useful](least_useful). If the
-/// subsystem is full and has no useless association, it is one of the address that has most, if that has more than the
-/// newcomer's address will have. For a stranger only associations of hosts without a proved identity are removed, and
-/// count.
+/// subsystem is full and has no useless association, it is one of the address or identified host that has most, if that
+/// has more than the newcomer's will have. For a host without a proved identity only associations of such hosts are
+/// removed, and count.
 pub(crate) fn who_goes(
     all: &ById,
     newcomer: &Newcomer,
@@ -127,17 +149,18 @@ pub(crate) fn who_goes(
     Ok(Some((goes, full)))
 }
 
-/// The association that has been silent longest of the address with most, if that has more than the newcomer's address
-/// will have. For a stranger only associations of hosts without a proved identity count.
+/// The association that has been silent longest of the address or identified host with most, if that has more than the
+/// newcomer's will have. For a host without a proved identity only associations of such hosts count.
 fn oldest_of_greediest(all: &ById, newcomer: &Newcomer, now_ns: u64) -> Option<Arc<Controller>> {
     let may_go = |other: &&Arc<Controller>| newcomer.may_replace(other);
     let all = || all.values().filter(may_go);
     let mut counts = HashMap::new();
+    let counts_for = |controller: &Controller| CountsFor::of(controller.host(), controller.address());
     for controller in all() {
-        *counts.entry(controller.address()).or_insert(0) += 1;
+        *counts.entry(counts_for(controller)).or_insert(0) += 1;
     }
-    let own = counts.get(&newcomer.address).copied().unwrap_or(0);
-    let (address, has) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-    let its = || all().filter(|other| other.address() == address);
+    let own = counts.get(&CountsFor::of(&newcomer.host, newcomer.address)).copied().unwrap_or(0);
+    let (greediest, has) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    let its = || all().filter(|other| counts_for(other) == greediest);
     (has > own + 1).then(|| its().max_by_key(|other| silent_ns(other, now_ns)).cloned()).flatten()
 }

@@ -151,12 +151,17 @@ fn unheard_loss(
         return None;
     };
     let namespace = cx.executor.namespace(namespace);
-    let has_failed = failed.is_some_and(|failed| failed.loses_writes);
-    namespace.sync_ended(has_failed);
-    if has_failed {
+    let loss = failed.map_or(Loss::None, |failed| failed.loss);
+    namespace.sync_ended(loss != Loss::None);
+    match loss {
+        Loss::None => {}
+        Loss::OfNamespace => namespace.lost_writes.note(),
         // The kernel reports a failed flush of a disk's cache once, whatever else was in the cache.
-        let all = cx.executor.namespaces.all().map(|(_, other, _)| &**other);
-        all.filter(|other| namespace.shares_disk_with(other)).for_each(|of| of.lost_writes.note());
+        Loss::OfDisk => {
+            let all = cx.executor.namespaces.all().map(|(_, other, _)| &**other);
+            let concerned = all.filter(|other| namespace.shares_disk_with(other));
+            concerned.for_each(|of| of.lost_writes.note());
+        }
     }
     let losses = &namespace.lost_writes;
     let number = cx.connection.phase.association()?.controller.told.unheard(losses)?;
@@ -208,8 +213,15 @@ struct Failed {
     status: Status,
     level: Level,
     cause: String,
-    /// Whether other writes may have been lost as well, which the device will not report again.
-    loses_writes: bool,
+    loss: Loss,
+}
+
+/// Other writes that may have been lost as well, which the device will not report again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    None,
+    OfNamespace,
+    OfDisk,
 }
 
 impl Failed {
@@ -235,16 +247,20 @@ impl Failed {
             // have enabled it by Host Behavior Support (NVMe Base 2.0 §3.3.3.2.1.2).
             Failure::Cancelled => (Status::NAMESPACE_NOT_READY, Level::Warn, failure.to_string()),
         };
-        let loses_writes = match (deed, &failure) {
-            (_, Failure::Cancelled) => false,
-            (Deed::Flush, _) => true,
+        let loss = match (deed, &failure) {
+            (_, Failure::Cancelled) => Loss::None,
+            // Room that is only assigned now lacks for this namespace, not for what others have written.
+            (Deed::Flush, _) if status.same_code(Status::CAPACITY_EXCEEDED) => Loss::OfNamespace,
+            (Deed::Flush, _) => Loss::OfDisk,
             // The kernel may flush the disk's cache for such a write: then it is the flush that has failed.
-            (Deed::Write { fua: true }, Failure::Kernel(_)) => {
-                status.same_code(Status::WRITE_FAULT)
+            (Deed::Write { fua: true }, Failure::Kernel(_))
+                if status.same_code(Status::WRITE_FAULT) =>
+            {
+                Loss::OfDisk
             }
-            _ => false,
+            _ => Loss::None,
         };
-        Failed { status, level, cause, loses_writes }
+        Failed { status, level, cause, loss }
     }
 
     /// For a command that succeeded, although other writes of the host may be lost.
@@ -253,7 +269,7 @@ impl Failed {
             status: Status::WRITE_FAULT.with_dnr(),
             level: Level::Error,
             cause: "previously acknowledged writes have been lost".to_owned(),
-            loses_writes: false,
+            loss: Loss::None,
         }
     }
 }
@@ -368,22 +384,31 @@ mod tests {
     /// The kernel flushes the cache of a disk without FUA for a write with it.
     #[test]
     fn a_failed_write_with_fua_may_have_lost_others() {
-        let loses = |fua, errno: rustix::io::Errno| {
-            let write = State::Write { namespace: 0, offset: 0, fua };
-            Failed::of(&write, -errno.raw_os_error()).loses_writes
-        };
         use rustix::io::Errno;
-        assert!(loses(true, Errno::IO) && !loses(false, Errno::IO));
-        assert!(!loses(true, Errno::NOSPC) && !loses(true, Errno::ROFS));
+        let loss = |state: State, errno: Errno| Failed::of(&state, -errno.raw_os_error()).loss;
+        let write = |fua| State::Write { namespace: 0, offset: 0, fua };
+        assert_eq!(loss(write(true), Errno::IO), Loss::OfDisk);
+        for errno in [Errno::NOSPC, Errno::ROFS] {
+            assert_eq!(loss(write(true), errno), Loss::None);
+        }
+        assert_eq!(loss(write(false), Errno::IO), Loss::None);
+        // A host that has used up its quota does not disturb the others of the disk.
+        for (errno, expected) in [
+            (Errno::NOSPC, Loss::OfNamespace),
+            (Errno::DQUOT, Loss::OfNamespace),
+            (Errno::ROFS, Loss::OfDisk),
+            (Errno::IO, Loss::OfDisk),
+        ] {
+            assert_eq!(loss(State::Flush { namespace: 0 }, errno), expected);
+        }
     }
 
     /// The status of a drive is passed on to the host, with its Do Not Retry.
     #[test]
     fn the_status_of_a_drive_is_passed_on() {
         let failed = |state: &State, status: Status| {
-            let Failed { status, loses_writes, .. } =
-                Failed::of(state, status_result(status.field()));
-            (status, loses_writes)
+            let Failed { status, loss, .. } = Failed::of(state, status_result(status.field()));
+            (status, loss != Loss::None)
         };
         let write = State::Write { namespace: 0, offset: 0, fua: true };
         let (read, zeroes, flush) = (
@@ -417,10 +442,10 @@ mod tests {
         ] {
             let failed = Failed::of(&state, drive_result(-libc::EINTR));
             let retried = (Status::NAMESPACE_NOT_READY, false);
-            assert_eq!((failed.status, failed.loses_writes), retried, "{state:?}");
+            assert_eq!((failed.status, failed.loss != Loss::None), retried, "{state:?}");
         }
         // A flush of a file that ends so has perhaps lost something.
         let failed = Failed::of(&State::Flush { namespace: 0 }, -libc::EINTR);
-        assert_eq!((failed.status, failed.loses_writes), (Status::WRITE_FAULT.with_dnr(), true));
+        assert_eq!((failed.status, failed.loss != Loss::None), (Status::WRITE_FAULT.with_dnr(), true));
     }
 }

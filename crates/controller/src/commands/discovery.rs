@@ -49,7 +49,8 @@ pub(crate) fn log_page(
     let records = entries.len() as u64;
     let header = DiscoveryHeader { generation, records, recfmt: 0 };
     let mut page = header.to_bytes().to_vec();
-    page.extend(entries.iter().flat_map(DiscoveryEntry::to_bytes));
+    page.reserve_exact(entries.len() * size_of_val(&entries[0].to_bytes()));
+    entries.iter().for_each(|entry| page.extend_from_slice(&entry.to_bytes()));
     page
 }
 

@@ -3,7 +3,7 @@
 use super::context::{Answered, Command, Context, Outcome};
 use super::{discovery, events};
 use crate::controller::Controller;
-use crate::limits::{ALL_NAMESPACES, MAX_TRANSFER_BYTES};
+use crate::limits::{ALL_NAMESPACES, BYTES_PER_UNIT, MAX_TRANSFER_BYTES};
 use crate::namespace::Namespace;
 use crate::refusal::{Refusal, Reply};
 use crate::subsystem::Subsystem;
@@ -51,6 +51,8 @@ pub(super) fn get_log_page(
         let host = controller.host_nqn();
         let (registry, ends) = (&cx.executor.registry, &cx.connection.ends);
         let page = discovery::log_page(registry, generation, host, ends);
+        // The whole page is made, however little of it is requested.
+        cx.executor.spend(page.len() as u64 / BYTES_PER_UNIT);
         let part = part(command, &page, range)?;
         cx.admin().events.known_log = generation;
         return answer(cx, command, part, (events::DISCOVERY_CHANGED, rae));

@@ -168,7 +168,7 @@ pub(super) fn end_queues<I: Io>(
 
 /// Removes a closing connection that has no work left.
 pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
-    waiting_files::give_up_of(core, index);
+    waiting_files::drop_soon(core, index);
     let Some(entry) = core.table.get_mut(index) else { return };
     if entry.closing
         && !entry.connection.queue.is_busy()

@@ -118,6 +118,8 @@ pub(crate) struct Core<I> {
     pub(super) dirty: Vec<u32>,
     /// Connections that have ended and are to be closed.
     pub(super) ended: VecDeque<Ended>,
+    /// Closing connections of which operations on files may wait for others.
+    pub(super) dropping: VecDeque<u32>,
     pub(super) turn: Turn,
     pub(super) prices: Prices,
     pub(super) turnover: Turnover,
@@ -143,6 +145,7 @@ impl<I: Io> Core<I> {
             table: Table::new(pending, (index as u64) << 48 | 1),
             dirty: Vec::new(),
             ended: VecDeque::new(),
+            dropping: VecDeque::new(),
             turn: Turn::default(),
             prices: Prices::default(),
             turnover: Turnover::default(),
@@ -164,6 +167,7 @@ impl<I: Io> Core<I> {
             || !self.ended.is_empty()
             || self.ticks.looking.is_some()
             || self.ticks.search.is_some()
+            || !self.dropping.is_empty()
             || !self.executor.outbox.resumed.is_empty()
             || self.executor.schedule.has_work()
             || self.executor.grants_wait

@@ -7,6 +7,7 @@ use crate::hosts::{AddressSlot, Host};
 use crate::limits::{
     MANY_OF_ADDRESS, MAX_CLOSING, MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS,
 };
+use crate::room::CountsFor;
 use crate::schedule::{GroupIndex, HostIndex, Schedule};
 use crate::transport::Port;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -53,6 +54,8 @@ pub(crate) struct Entry {
     pub(super) is_over: bool,
     /// No host waits for answers: chains end at their next hop, and operations on files that wait do not begin.
     pub(super) cuts_chains: bool,
+    /// It is in the list of connections of which operations on files that wait are given up.
+    pub(super) drops_waiting: bool,
     pub(super) closed_ns: u64,
     pub(super) party: Option<PartyIndex>,
     _address: Option<AddressSlot>,
@@ -86,7 +89,7 @@ pub(crate) struct PartyIndex {
     pub(super) group: GroupIndex,
     pub(super) host: HostIndex,
     pub(super) association: u32,
-    address: IpAddr,
+    counts_for: CountsFor,
     /// Serial numbers of the group and of the host, as [`Parties`] has them.
     serials: [u64; 2],
 }
@@ -116,6 +119,7 @@ impl Parties {
         address: IpAddr,
         schedule: &mut Schedule,
     ) -> PartyIndex {
+        let counts_for = CountsFor::of(host, address);
         // All unidentified hosts that ask for the discovery log have one share together, wherever they are: 0, which is
         // no serial number.
         let serials = if host.is_anybody() { [0, 0] } else { [host.group.serial, host.serial] };
@@ -141,7 +145,7 @@ impl Parties {
             None => self.associations.push((id, 1)),
         }
         let association = association as u32;
-        PartyIndex { group: *group, host: *host, association, address, serials }
+        PartyIndex { group: *group, host: *host, association, counts_for, serials }
     }
 
     fn leave(&mut self, party: PartyIndex, schedule: &Schedule) {
@@ -352,6 +356,7 @@ impl Table {
             dirty: false,
             closing: false,
             is_over: false,
+            drops_waiting: false,
             cuts_chains: false,
             closed_ns: 0,
             party: None,
@@ -473,8 +478,8 @@ impl Table {
         self.open() > self.room.connections - self.room.pending
     }
 
-    /// The connection that has been idle longest, of the host with the most connections at the address with the most,
-    /// if there are so many that new ones would find no room.
+    /// The connection that has been idle longest, of the identified host with the most connections, or of the host with the
+    /// most at the address with the most, if there are so many that new ones would find no room.
     pub(super) fn idlest_of_greediest(&self) -> Option<u32> {
         if !self.is_crowded() {
             return None;
@@ -484,12 +489,11 @@ impl Table {
             return None;
         }
         let parties = || served().filter_map(|entry| Some((entry, entry.party?)));
-        // By address first, because host names are free.
-        let (address, members) = most(parties().map(|(_, party)| party.address))?;
+        let (greediest, members) = most(parties().map(|(_, party)| party.counts_for))?;
         if members < 2 {
             return None;
         }
-        let there = || parties().filter(|(_, party)| party.address == address);
+        let there = || parties().filter(|(_, party)| party.counts_for == greediest);
         let (host, _) = most(there().map(|(_, party)| party.host.number()))?;
         let its = there().filter(|(_, party)| party.host.number() == host).map(|(entry, _)| entry);
         let idle = its.min_by_key(|entry| entry.connection.arrivals.command_ns);

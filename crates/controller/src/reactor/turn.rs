@@ -87,7 +87,7 @@ fn submit_file_operations<I: Io>(core: &mut Core<I>) {
     }
     core.executor.outbox.file_operations = operations;
     core.executor.outbox.more_operations = 0;
-    if !core.executor.outbox.resumed.is_empty() {
+    if !core.executor.outbox.resumed.is_empty() || !core.dropping.is_empty() {
         waiting_files::submit(core);
     }
 }

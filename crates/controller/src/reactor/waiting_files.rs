@@ -3,45 +3,59 @@
 use super::chains;
 use super::io::Io;
 use super::state::Core;
+use super::table::Entry;
 use crate::commands::device_done;
 use crate::limits::{GIVEN_UP_AT_ONCE, RESPONSE_UNITS};
 use crate::operation::{CommandId, FileOperation, FileWork};
 
-/// Hands operations that have waited to the ring, except those that nobody waits for any more. All that a host has sent
-/// may be given up: if it is too much for one turn, the rest is left for the next.
+/// Hands operations that have waited to the ring, and gives up those that nobody waits for any more. All that a host has
+/// sent may be given up at once: what is too much for one turn is left for the next, which delays nobody else.
 #[cold]
 pub(super) fn submit<I: Io>(core: &mut Core<I>) {
-    while core.turn.given_up < GIVEN_UP_AT_ONCE && !core.executor.outbox.resumed.is_empty() {
-        let mut operations = std::mem::take(&mut core.executor.outbox.resumed);
-        for operation in operations.drain(..) {
+    drop_of_closing(core);
+    let mut left = Vec::new();
+    // Giving up lets others begin, which are in the outbox then.
+    while !core.executor.outbox.resumed.is_empty() {
+        for operation in std::mem::take(&mut core.executor.outbox.resumed) {
             if is_wanted(core, &operation) {
                 core.io.file(&mut core.executor, operation);
-            } else {
+            } else if core.turn.given_up < GIVEN_UP_AT_ONCE {
                 core.executor.file_operation_ended(operation.namespace(), operation.work());
                 give_up(core, operation);
-                core.turn.given_up += 1;
+            } else {
+                left.push(operation);
             }
         }
-        // Giving up lets others begin, which are in the outbox now.
-        if core.executor.outbox.resumed.is_empty() {
-            core.executor.outbox.resumed = operations;
-        }
+    }
+    core.executor.outbox.resumed = left;
+}
+
+/// Notes that a connection closes that is not idle: what waits of it is given up in this turn and the next ones. Operations
+/// that others wait for may never end, and this connection must.
+pub(super) fn drop_soon<I: Io>(core: &mut Core<I>, index: u32) {
+    let busy = |entry: &&mut Entry| entry.closing && !entry.connection.is_idle();
+    let Some(entry) = core.table.get_mut(index).filter(busy) else { return };
+    if !std::mem::replace(&mut entry.drops_waiting, true) {
+        core.dropping.push_back(index);
     }
 }
 
-/// Gives up operations on files of a closing connection that wait for others, some in each turn: those may never end, and
-/// this connection must.
-pub(super) fn give_up_of<I: Io>(core: &mut Core<I>, index: u32) {
-    let Some(entry) = core.table.get(index).filter(|entry| entry.closing) else { return };
-    if entry.connection.is_idle() {
-        return;
-    }
-    let with_reads = entry.cuts_chains;
-    while let Some(operation) = core.executor.take_waiting(index, with_reads) {
-        give_up(core, operation);
-        core.turn.given_up += 1;
-        if core.turn.given_up >= GIVEN_UP_AT_ONCE {
-            return core.mark_dirty(index);
+/// Gives up operations on files of closing connections that wait for others, one connection after the other: those that
+/// have to wait cost nothing.
+fn drop_of_closing<I: Io>(core: &mut Core<I>) {
+    while core.turn.given_up < GIVEN_UP_AT_ONCE
+        && let Some(&index) = core.dropping.front()
+    {
+        let entry = core.table.get(index).filter(|entry| entry.closing);
+        let waiting =
+            entry.and_then(|entry| core.executor.take_waiting(index, entry.cuts_chains));
+        if let Some(operation) = waiting {
+            give_up(core, operation);
+        } else {
+            core.dropping.pop_front();
+            if let Some(entry) = core.table.get_mut(index) {
+                entry.drops_waiting = false;
+            }
         }
     }
 }
@@ -73,6 +87,7 @@ fn command_of<I: Io>(core: &Core<I>, operation: &FileOperation) -> CommandId {
 
 /// An operation on a file does not begin, because no host waits for it, or because its connection ends.
 fn give_up<I: Io>(core: &mut Core<I>, operation: FileOperation) {
+    core.turn.given_up += 1;
     if let FileOperation::ChainRead { read, .. } = operation {
         core.executor.arenas.engine.interrupt(read.chain);
         return chains::read_ended(core, read.chain, false);

@@ -230,6 +230,31 @@ fn an_identified_host_does_not_count_for_its_address() {
     assert_eq!(connect(false), busy);
 }
 
+/// Others at its address cannot fill a subsystem so that an identified host finds no room, nor make room with its
+/// association.
+#[test]
+fn a_full_subsystem_has_room_for_an_identified_host() {
+    let full = Full::new();
+    let connect = |last, is_identified, now_ns| {
+        full.is_identified.set(is_identified);
+        let (controller, gone) = full.connect(last, false, now_ns)?;
+        controller.configure(ControllerConfig::ENABLED);
+        controller.add_queue(1).expect("free");
+        Ok((controller.id, gone))
+    };
+    for number in 0..MAX_CONTROLLERS {
+        connect(1 + (number % 2) as u8, false, 5).expect("room");
+    }
+    assert_eq!(connect(1, false, 5), Err(HostFull::Controllers(MAX_CONTROLLERS)));
+    let (identified, gone) = connect(1, true, 0).expect("one of an address goes");
+    assert!(gone.is_some());
+    // It has been silent longest.
+    for _ in 0..MAX_CONTROLLERS / 3 {
+        let (_, gone) = connect(3, false, 5).expect("one of an address goes");
+        assert!(gone.is_some_and(|(_, id)| id != identified));
+    }
+}
+
 /// A peer that connects in the names of hosts that authenticate, again and again from several addresses, does not lock
 /// out hosts at other addresses.
 #[test]
