@@ -226,6 +226,11 @@ int bpfof_has_target(const struct bpfof *bpfof);
  *
  * If the file is not open for writing anywhere, not even by the caller's
  * descriptor, a read lease guards it, and chains over it cost least.
+ *
+ * The library closes what it opens, for example in bpfof_forget(). This ends
+ * record locks by F_SETLK that the process has on the file: use F_OFD_SETLK.
+ * If writing data back fails, the library learns of it and logs a warning;
+ * fsync() then fails only for descriptors that were open at that time.
  */
 int bpfof_add(struct bpfof *bpfof, int fd);
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <sys/resource.h>
+#include <unordered_map>
 
 namespace bpf_of {
 
@@ -120,8 +121,13 @@ Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &
 	state->merge_scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max, true);
 	begun->env_ = rocksdb::NewCompositeEnv(
 		make_file_system(state->files, pushdown.target_reads, descriptors(pushdown, access)));
+	std::unordered_map<std::string, int> times;
+
+	for (const ColumnFamilyDescriptor &family : *families)
+		times[family.name]++;
+	/* A family is followed until its handle is deleted, so it may have only one. */
 	for (ColumnFamilyDescriptor &family : *families)
-		begun->followed_.push_back(state->follow(&family));
+		begun->followed_.push_back(times[family.name] == 1 ? state->follow(&family) : nullptr);
 	begun->state_ = std::move(state);
 	*opening = std::move(begun);
 	return Status::OK();

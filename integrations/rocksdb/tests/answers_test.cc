@@ -518,6 +518,21 @@ void test_families(const Place &place, const Kind &kind)
 		check_ok(db->DestroyColumnFamilyHandle(handle), "giving back a handle");
 	check_ok(db->Get(ReadOptions(), key_of(0), &value), "reading after that");
 	delete db;
+	/* With two handles of a family, one is still good after the other is gone. */
+	check_ok(PushdownDB::Open(options, pushdown, path,
+			 {{"default", options}, {"twice", options}, {"twice", options}, {"reversed", reversed}},
+			 &handles, &db),
+		"opening a family twice");
+	check_ok(db->Put(WriteOptions(), handles[1], "key", "value"), "writing");
+	check_ok(db->Flush(rocksdb::FlushOptions(), handles[1]), "flushing");
+	check_ok(db->DropColumnFamily(handles[1]), "dropping a family");
+	check_ok(db->DestroyColumnFamilyHandle(handles[1]), "giving back a handle");
+	check_ok(db->Get(ReadOptions(), handles[2], "key", &value), "reading by the other");
+	CHECK(value == "value" && db->stats()[ReadPath::kFamily] == 1, "'%s' of a family with two handles",
+		value.c_str());
+	for (size_t i : {0, 2, 3})
+		check_ok(db->DestroyColumnFamilyHandle(handles[i]), "giving back a handle");
+	delete db;
 }
 
 /* Writes a value, flushes it, and reads it by a chain, with a merge in memory on top. */

@@ -378,6 +378,25 @@ fn duplicates_of_a_descriptor_are_compared() {
     }
 }
 
+/// Opening a pipe waits for a writer: the keeper must not, because writers of other files wait for it.
+#[test]
+fn a_pipe_by_its_path_holds_nothing_up() {
+    for (kind, disk) in Disk::of_each_kind() {
+        let mut set = Set::new(&disk, 1, PATIENT);
+        assert!(set.mapped() && set.leased(), "{kind}");
+        let pipe = disk.mount().join("pipe");
+        run("mkfifo", &[&pipe]);
+        let file = set.maps.add_path(pipe);
+        assert!(!set.maps.wait_mapped(&file, PATIENCE), "{kind}");
+        let refusal = file.refusal().map(|refusal| refusal.to_string());
+        assert_eq!(refusal.as_deref(), Some("not a regular file"), "{kind}");
+        let begun = Instant::now();
+        OpenOptions::new().write(true).open(&set.paths[0]).expect("opens");
+        assert!(begun.elapsed() < PATIENCE, "{kind}: the lease was given back");
+        set.expect(2, 0);
+    }
+}
+
 /// Submits a lookup of key 2, which the target gets only with the next `wait`.
 fn submit(set: &mut Set) {
     let scratch = get_argument(2, &set.roots).expect("tables");

@@ -3,9 +3,10 @@
 use super::lease::Lease;
 use super::open_page::{OpenPage, renumbered};
 use super::sys::{self, LeaseState};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,11 +65,30 @@ impl Access {
         Self::ByPath(Mutex::default())
     }
 
-    /// The open file. While an inode is kept, it is always the file with that inode.
+    /// The open file. While an inode is kept, it is always the file with that inode. Waits if another process has a write
+    /// lease on it.
     ///
     /// # Errors
     /// The kernel's; `NotFound` also if the path now leads to another file.
     pub(crate) fn file(&self, path: &Path) -> io::Result<Arc<File>> {
+        match self.file_now(path) {
+            // It is a regular file: others open at once.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.opened(|| File::open(path))
+            }
+            opened => opened,
+        }
+    }
+
+    /// The same without waiting for other processes: for a pipe, or a file that another process has leased to write it.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file), and `WouldBlock`.
+    pub(crate) fn file_now(&self, path: &Path) -> io::Result<Arc<File>> {
+        self.opened(|| open_now(path))
+    }
+
+    fn opened(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<Arc<File>> {
         let kept = match self {
             Self::Open(file) => return Ok(Arc::clone(file)),
             Self::ByPath(kept) => match &*lock(kept) {
@@ -77,7 +97,7 @@ impl Access {
                 None => None,
             },
         };
-        let file = File::open(path)?;
+        let file = open()?;
         if kept.is_some() && kept != Some(identity(&file)?) {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -90,9 +110,9 @@ impl Access {
     /// The open file, to take a lease on it, which [`keep`](Self::keep) may then keep.
     ///
     /// # Errors
-    /// Those of [`file`](Self::file).
+    /// Those of [`file_now`](Self::file_now).
     pub(crate) fn to_lease(&self, path: &Path) -> io::Result<Arc<File>> {
-        let file = self.file(path)?;
+        let file = self.file_now(path)?;
         Ok(match self {
             Self::Open(_) => file,
             Self::ByPath(_) => {
@@ -151,6 +171,14 @@ impl Access {
             }
         }
     }
+}
+
+/// Opens a file for reading without waiting for other processes. Its reads may wait.
+fn open_now(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 fn lock(kept: &Mutex<Option<Kept>>) -> MutexGuard<'_, Option<Kept>> {

@@ -113,13 +113,15 @@ impl MapRefusal {
 
     /// Whether mapping the same file may succeed a little later.
     #[must_use]
-    pub const fn is_passing(&self) -> bool {
+    pub fn is_passing(&self) -> bool {
         match self {
             Self::NotGranted(refusal) => refusal.cause.is_passing(),
             // A path may recover.
             Self::Target(error) => {
                 matches!(**error, Error::NoPath { .. }) || error.lost().is_some()
             }
+            // Another process has leased the file to write it.
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::WouldBlock,
             Self::Changing
             | Self::JustChanged
             | Self::FutureChangeTime

@@ -123,10 +123,12 @@ impl Keeper<'_> {
     fn add(&mut self, entries: Vec<&Arc<MappedFile>>) -> Result<(), GrantError> {
         let (mut taken, mut files) = (Vec::new(), Vec::new());
         for entry in entries {
-            let file = match entry.file() {
+            let file = match entry.file_now() {
                 Ok(file) => file,
                 Err(error) => {
-                    refuse(entry, MapRefusal::io("cannot open it")(error), REFUSED);
+                    let why = MapRefusal::io("cannot open it")(error);
+                    let pause = if why.is_passing() { PASSING } else { REFUSED };
+                    refuse(entry, why, pause);
                     continue;
                 }
             };

@@ -370,7 +370,7 @@ impl<'a> Keeper<'a> {
         // If the current map still holds, keep it: a new version would only make chains stale.
         let layout = old.as_ref().and_then(|mapping| mapping.layout());
         let holds = |layout: &FileLayout| {
-            entry.file().is_ok_and(|file| match entry.is_own {
+            entry.file_now().is_ok_and(|file| match entry.is_own {
                 true => layout.has_kept(&file) && !layout.has_grown(&file),
                 false => layout.holds(&file),
             })
@@ -406,6 +406,7 @@ impl<'a> Keeper<'a> {
                 status.version = mapping.version;
                 status.mapping = Some(mapping);
                 status.refusal = None;
+                status.not_before = None;
             }
             Err(refusal) => {
                 log::debug!("{}: not mapped: {refusal}", entry.path.display());
@@ -488,7 +489,7 @@ impl<'a> Keeper<'a> {
         meanwhile: &mut Meanwhile<'_, 'a>,
     ) -> Result<FileLayout, MapRefusal> {
         // Another disk may have the device number by now.
-        self.place.device.admit(&self.info, self.place.nqn.as_deref())?;
+        self.place.device.check(&self.info, self.place.nqn.as_deref())?;
         admissible(file)?;
         // So that the look below finds little to write.
         entry

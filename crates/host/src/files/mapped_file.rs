@@ -137,6 +137,14 @@ impl MappedFile {
         self.access.file(&self.path)
     }
 
+    /// The same without waiting for other processes.
+    ///
+    /// # Errors
+    /// Those of [`Access::file_now`].
+    pub(crate) fn file_now(&self) -> io::Result<Arc<File>> {
+        self.access.file_now(&self.path)
+    }
+
     /// Writes dirty pages to the device. After an error it fails for good.
     ///
     /// # Errors
