@@ -355,11 +355,14 @@ static inline __u8 *skip(struct bpfof_query *query, __u8 *at, __u8 *end)
 	return at + 1;
 }
 
-/* No row is complete in the block: reads it again from `offset` with twice the size, up to the maximum. */
+/* No row is complete in the block: reads it again from `offset` with twice the size, up to the maximum, for
+ * one row. */
 static inline int read_more(struct bpfof_ctx *ctx, struct bpfof_query *query, __u64 offset)
 {
 	if (query->block == BPFOF_READ_MAX)
 		return bpfof_refuse(ctx, BPFOF_QUERY_LONG_ROW, offset, 0);
+	if (!query->usual_block)
+		query->usual_block = query->block;
 	query->block = query->block * 2 < BPFOF_READ_MAX ? query->block * 2 : BPFOF_READ_MAX;
 	return bpfof_read_rows(ctx, query, offset);
 }
@@ -595,6 +598,8 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 	const __u16 *ends = bpfof_at(batch, query->selection_at);
 	__u16 *rows_at = bpfof_at(batch, query->rows_at);
 	__u32 size = bpfof_data_size(ctx), start = *at, rows_max = query->rows_max, end, text_end, error;
+	/* A call may not be able to pay for all rows of a larger block. */
+	__u32 most = query->usual_block ? 1 : rows_max;
 	__u32 needed = query->columns ? query->column[query->columns - 1].place + 1 : 0;
 	/* A row has more fields than the list has room for. */
 	__u32 is_wide = query->fields > rows_max;
@@ -607,8 +612,8 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 		/* Treat each row as a single field. */
 		listed = (struct listed){ ends, start, lines, 0, 1 };
 	}
-	while (place.line < size && place.line < left && place.row < rows_max) {
-		__u32 line = place.line, first = place.row, fields;
+	while (place.line < size && place.line < left && place.row < most) {
+		__u32 line = place.line, first = place.row, ahead = lines - place.index, fields;
 		const __u16 *list;
 
 		if (place.index == lines && (!is_last || lines == rows_max))
@@ -617,7 +622,7 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 			list_fields(ctx, &listed, line);
 		list = listed.list + listed.next;
 		if (listed.fields && listed.fields >= needed && !(needed && is_wide))
-			take_alike(ctx, &listed, &place, lines - place.index, start);
+			take_alike(ctx, &listed, &place, ahead < most ? ahead : most, start);
 		if (place.row > first) {
 			const struct bpfof_column *column = query->column, *last = column + query->columns;
 
@@ -688,6 +693,10 @@ int query_csv(struct bpfof_ctx *ctx)
 		return bpfof_refuse(ctx, ~row, offset + at, bad);
 	if (!at && !is_last && offset < query->end)
 		return read_more(ctx, query, offset);
+	if (query->usual_block) {
+		query->block = query->usual_block;
+		query->usual_block = 0;
+	}
 	for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++) {
 		if (query->column[i].kind == BPFOF_TEXT_COLUMN)
 			continue;

@@ -92,6 +92,8 @@ def _fields_of(schema: pa.Schema) -> str:
             kind = f"char({field.type.byte_width})"
         if kind is None:
             raise QuestionError(f"column {field.name} has the type {field.type}, which stages do not support")
+        if field.name != field.name.strip().strip('"') or "," in field.name:
+            raise QuestionError(f"column {field.name!r}: a name may have no comma, and no blank or quote at its ends")
         fields.append(f"{field.name} {kind}")
     return ", ".join(fields)
 

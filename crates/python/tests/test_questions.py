@@ -168,6 +168,9 @@ def test_formats(tmp_path):
     schema = pa.schema([("id", pa.uint64()), ("x", pa.float32())])
     data = bpfof.dataset(tmp_path / "r.bin", schema=schema)
     assert data.schema == schema and data.aggregate([("id", "sum")]).schema.field(0).type == pa.uint64()
+    for name in ["a i64, b", ' "a"', '"a"']:
+        with pytest.raises(bpfof.QuestionError, match="a name may have no comma"):
+            bpfof.dataset(tmp_path / "r.bin", schema=pa.schema([(name, pa.int32())]))
     (tmp_path / "t.txt").write_text("1;a\n2;b\n")
     data = bpfof.dataset(tmp_path / "t.txt", format="csv", delimiter=";", header=False)
     assert data.to_table().to_pydict() == {"f0": [1, 2], "f1": ["a", "b"]}

@@ -288,6 +288,30 @@ fn long_rows_are_answered() {
     }
 }
 
+/// The block that a long row needs may hold more rows than a call can pay for.
+#[test]
+fn a_long_row_may_be_followed_by_rows_that_cost_much() {
+    let long = format!("\"5\",\"{}\",\"6\"\n", "x".repeat(17_000));
+    let dear = |rows| "\"1\",\"a\",\"2\"\n".repeat(rows);
+    for text in [long.clone() + &dear(5000), dear(100) + &long + &dear(5000) + &long] {
+        let long = text.matches("\"5\"").count();
+        let rows = text.lines().count();
+        for column in [0, 2] {
+            let of = Scalar::Column(column);
+            let aggregates = vec![
+                Aggregate { measure: Measure::Count, of: of.clone() },
+                Aggregate { measure: Measure::Sum, of },
+            ];
+            let groups = Reduction::Groups { keys: Vec::new(), aggregates };
+            let table = of_three(Predicate::Constant(true), groups, text.as_bytes());
+            let each = [(5, 1), (6, 2)][column / 2];
+            let sum = long * each.0 + (rows - long) * each.1;
+            let expected = [rows, sum].map(|number| Value::Int(number as i128));
+            assert_eq!(table.expect("rows").rows, [expected]);
+        }
+    }
+}
+
 /// A line of `fields` fields, of which field `at` is this one, and the others are their numbers.
 fn wide_line(fields: usize, at: usize, field: &str) -> String {
     let fields = (0..fields).map(|place| match place {

@@ -2,8 +2,9 @@
 
 use arrow_array::types::Int64Type;
 use arrow_array::{
-    ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch,
-    StringArray, TimestampMillisecondArray, UnionArray,
+    ArrayRef, BooleanArray, DurationMillisecondArray, DurationSecondArray, Float64Array,
+    Int32Array, Int64Array, ListArray, RecordBatch, StringArray, TimestampMillisecondArray,
+    UnionArray,
 };
 use arrow_ipc::MetadataVersion;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
@@ -59,6 +60,39 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows.arrow");
     (folder, path)
+}
+
+/// Durations are compared with durations of the same unit, and are no numbers.
+#[test]
+fn durations_are_no_numbers() {
+    let (_folder, path) = folder();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("a", Arc::new(DurationSecondArray::from(vec![1, 3, -5]))),
+        ("b", Arc::new(DurationSecondArray::from(vec![1, 4, 0]))),
+        ("c", Arc::new(DurationMillisecondArray::from(vec![1000, 2000, 3000]))),
+        ("flag", Arc::new(BooleanArray::from(vec![true, false, true]))),
+    ];
+    write(&path, columns, 2);
+    let rows = |select: &str, rest: &str| {
+        Ok(ask(&path, select, rest, Settings::default())?.rows.into_iter().flatten().collect())
+    };
+    let ints = |values: &[i128]| Ok(values.iter().map(|value| Value::Int(*value)).collect());
+    assert_eq!(rows("count(*)", "WHERE a < b"), ints(&[2]));
+    assert_eq!(rows("min(a), max(a), count(a)", ""), ints(&[-5, 3, 3]));
+    assert_eq!(rows("b", "WHERE CAST(a AS BIGINT) > 0 AND -CAST(a AS BIGINT) < -2"), ints(&[4]));
+    for (select, rest, why) in [
+        ("a", "WHERE a = c", "count time in different units"),
+        ("a", "WHERE a > 1", "cast a duration to BIGINT"),
+        ("a", "WHERE a > '00:00:01'", "is not a duration: cast the column to BIGINT"),
+        ("a + b", "", "a is a duration, but a number is needed"),
+        ("sum(a)", "", "a is a duration, but a number is needed"),
+        ("avg(a)", "", "a is a duration, but a number is needed"),
+        ("extract(hour FROM a)", "", "only dates and times have such parts"),
+        ("a", "WHERE -flag", "-flag is not a condition"),
+    ] {
+        let found: Result<Vec<Value>, String> = rows(select, rest);
+        assert!(found.as_ref().is_err_and(|found| found.contains(why)), "{select} {rest}: {found:?}");
+    }
 }
 
 /// Texts from empty to as long as a block, in several columns.

@@ -122,7 +122,9 @@ struct bpfof_query {
 	__u16 own_filter_at;
 	/* of text files: fields of a line */
 	__u16 fields;
-	__u16 reserved[2];
+	/* of text files: the usual `block`, while it is larger for one row; otherwise 0 */
+	__u16 usual_block;
+	__u16 reserved;
 	struct bpfof_column column[BPFOF_COLUMNS_MAX];
 };
 

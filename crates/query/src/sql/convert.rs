@@ -36,11 +36,11 @@ const PARTS: &str = "year, quarter, month, day, hour, minute, second";
 
 fn clock_of(of: &Typed, expr: &Expr) -> Result<Clock, SqlError> {
     match of.of {
-        Type::Time(clock) if !clock.is_local() => Ok(clock),
-        Type::Time(_) => Err(SqlError::unsupported(
+        Type::Time(clock) if clock.is_local() => Err(SqlError::unsupported(
             format!("a part of {}, which has a time zone other than UTC", quoted(expr)),
             "write it as a UTC timestamp",
         )),
+        Type::Time(clock) if !clock.is_duration() => Ok(clock),
         other => Err(SqlError::Meaning(format!(
             "{} is {}, but only dates and times have such parts",
             quoted(expr),

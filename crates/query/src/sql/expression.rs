@@ -127,7 +127,8 @@ fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, 
         }
         Expr::UnaryOp { op: UnaryOperator::Minus, expr } => {
             let operand = number(scalar_below(names, expr, left)?, expr)?;
-            Ok(Typed { scalar: negative(operand.scalar), ..operand })
+            let of = if operand.of == Type::Bool { Type::Int } else { operand.of };
+            Ok(Typed::new(negative(operand.scalar), of))
         }
         Expr::BinaryOp { left: first, op, right: second } if arithmetic(op).is_some() => {
             let first = number(scalar_below(names, first, left)?, first)?;
@@ -321,7 +322,12 @@ fn align(
             quoted(second.1)
         )));
     }
+    let is_duration =
+        |typed: &Typed| matches!(typed.of, Type::Time(clock) if clock.is_duration());
     let hint = match times {
+        1 if is_duration(first.0) || is_duration(second.0) => {
+            "cast a duration to BIGINT to compare it with a number of its unit"
+        }
         1 => "compare dates and times with text, such as '2020-09-14'",
         _ => "write text in single quotes, and numbers without",
     };

@@ -10,35 +10,49 @@ const DAY_NS: i128 = 86_400_000_000_000;
 /// From here on, in both directions, doubles are whole numbers.
 const WHOLE_DOUBLES: i128 = 1 << 52;
 
+/// Since when a column counts time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    /// 1970-01-01 UTC.
+    Epoch,
+    Midnight,
+    /// Its values are durations.
+    Any,
+}
+
 /// How a column counts time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
-    /// Whether it counts from midnight; otherwise from 1970-01-01 UTC.
-    of_day: bool,
+    since: Since,
     unit_ns: i128,
     /// Whether its days belong to a time zone other than UTC.
     is_local: bool,
 }
 
 impl Clock {
-    /// The clock of a type; None for types other than dates and times.
+    /// The clock of a type; None for types other than dates, times and durations.
     pub(super) fn of(data_type: &DataType) -> Option<Self> {
         let is_local = match data_type {
             DataType::Timestamp(_, Some(zone)) => !UTC.contains(&&**zone),
             _ => false,
         };
-        let (of_day, unit_ns) = match data_type {
-            DataType::Date32 => (false, DAY_NS),
-            DataType::Date64 => (false, unit_ns(TimeUnit::Millisecond)),
-            DataType::Timestamp(unit, _) => (false, unit_ns(*unit)),
-            DataType::Time32(unit) | DataType::Time64(unit) => (true, unit_ns(*unit)),
+        let (since, unit_ns) = match data_type {
+            DataType::Date32 => (Since::Epoch, DAY_NS),
+            DataType::Date64 => (Since::Epoch, unit_ns(TimeUnit::Millisecond)),
+            DataType::Timestamp(unit, _) => (Since::Epoch, unit_ns(*unit)),
+            DataType::Time32(unit) | DataType::Time64(unit) => (Since::Midnight, unit_ns(*unit)),
+            DataType::Duration(unit) => (Since::Any, unit_ns(*unit)),
             _ => return None,
         };
-        Some(Self { of_day, unit_ns, is_local })
+        Some(Self { since, unit_ns, is_local })
     }
 
-    pub(super) const fn is_of_day(self) -> bool {
-        self.of_day
+    pub(super) fn is_of_day(self) -> bool {
+        self.since == Since::Midnight
+    }
+
+    pub(super) fn is_duration(self) -> bool {
+        self.since == Since::Any
     }
 
     pub(super) const fn is_local(self) -> bool {
@@ -50,23 +64,27 @@ impl Clock {
     }
 
     /// Whether values of both can be compared.
-    pub(super) const fn is_like(self, other: Self) -> bool {
-        self.of_day == other.of_day && self.unit_ns == other.unit_ns
+    pub(super) fn is_like(self, other: Self) -> bool {
+        self.since == other.since && self.unit_ns == other.unit_ns
     }
 
     /// Describes the accepted syntax, with an example.
     const fn what(self) -> &'static str {
-        if self.of_day {
-            "time of day, such as '12:34:56'"
-        } else {
-            "time, such as '2020-09-14' or '2020-09-14 12:34:56.789Z'"
+        match self.since {
+            Since::Epoch => "time, such as '2020-09-14' or '2020-09-14 12:34:56.789Z'",
+            Since::Midnight => "time of day, such as '12:34:56'",
+            Since::Any => "duration: cast the column to BIGINT, and compare with a number of its unit",
         }
     }
 
     /// Parses ISO 8601, in UTC unless it has an offset. A time between two units becomes the middle of them: a value
     /// closer to one of them could be rounded to it. The error follows the text in a message.
     pub(super) fn read(self, text: &str) -> Result<Value, String> {
-        let since = if self.of_day { time_of_day(text) } else { moment(text) };
+        let since = match self.since {
+            Since::Epoch => moment(text),
+            Since::Midnight => time_of_day(text),
+            Since::Any => None,
+        };
         let since = since.ok_or_else(|| format!("is not a {}", self.what()))?;
         let floor = since.div_euclid(self.unit_ns);
         if since % self.unit_ns == 0 {

@@ -39,6 +39,7 @@ impl Type {
             Self::Float => "a number",
             Self::Text => "text",
             Self::Bool => "true or false",
+            Self::Time(clock) if clock.is_duration() => "a duration",
             Self::Time(_) | Self::Moment => "a date or a time",
             Self::Null => "NULL",
         }
