@@ -363,7 +363,7 @@ deb-test: deb ## install, use and remove the packages in a clean Debian; a Linux
 	dpkg-deb -x $(DEBS)/bpfof_*.deb $(DEBS)/installed
 	interop/run.py --fast --parts plain --target $(DEBS)/installed/usr/bin/bpfof
 
-clean: ## remove build results; keep .tools, .interop, .deb-test, .rocksdb and the findings of fuzzing
+clean: ## remove build results; keep .tools, .interop, .deb-test, .rocksdb, .wiredtiger and the findings of fuzzing
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean

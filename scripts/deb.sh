@@ -132,6 +132,9 @@ control() {
 	fi
 	if [[ $package == libbpfof0 ]]; then
 		echo "libbpfof 0 libbpfof0 (>= ${VERSION%-*})" >"$at/shlibs"
+	fi
+	# Programs find the libraries by their names.
+	if [[ $package == libbpfof0 || $package == bpfof-rocksdb ]]; then
 		echo "activate-noawait ldconfig" >"$at/triggers"
 	fi
 	(cd "$WORK/$package" && find . -path ./DEBIAN -prune -o -path ./etc -prune -o -type f -printf '%P\n' | sort |

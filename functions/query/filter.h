@@ -24,9 +24,6 @@
 #define FILTER_NOT 8
 #define FILTER_KEEP 9
 
-/* Maximum number of masks at a time. */
-#define FILTER_MASKS_MAX 4
-
 struct filter_condition {
 	/* a range of numbers in order form, both ends inclusive; low <= high */
 	__u64 low;

@@ -7,8 +7,8 @@ use crate::connection::Endpoints;
 use crate::error::ServerError;
 use crate::handshake::{Deliver, Handshakes};
 use crate::limits::{
-    MAX_QUEUE_ENTRIES, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_IN_CAPSULE_BYTES, RDMA_ADMIN_WORK_BYTES,
-    RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
+    BACKLOG, MAX_QUEUE_ENTRIES, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_IN_CAPSULE_BYTES,
+    RDMA_ADMIN_WORK_BYTES, RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
 };
 use crate::reactor::mailbox::{Comer, Mailbox};
 use crate::reactor::{Asked, Link};
@@ -27,8 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
 /// Time between checks whether the network card of a listener is back.
 const REVIVE_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Socket buffers in bytes, fixed so that the kernel does not tune them (i10 §3.2): room for the

@@ -15,16 +15,8 @@
 //! many hops these chains have. If a chain does not leave in time because its read does not end, other chains can still
 //! be asked.
 
-use crate::limits::ARENA_SLICE_NS;
+use crate::limits::{ARENA_SLICE_NS, MAX_RESERVED_ARENAS};
 use bpfof_chain::ChainId;
-
-/// Most arenas that are granted in one turn: each grant compares all waiting connections.
-pub(crate) const GRANTS_PER_TURN: usize = 16;
-/// Chains that may be asked to give way in one turn.
-pub(crate) const DISPLACED_PER_TURN: usize = 16;
-
-/// Most arenas that are reserved for groups without a running chain.
-const MAX_RESERVED_ARENAS: usize = 16;
 
 /// Time between two searches of all chains, if the first finds none that should give way. A search takes some µs, or
 /// tens of them if thousands of connections wait.

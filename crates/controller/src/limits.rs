@@ -1,7 +1,8 @@
-//! All limits of the target, with their reasons. One of them bounds everything that a peer can make the target hold or
-//! do; docs/tenants.md lists those that a host can reach, with their refusals.
+//! The limits of the target, with their reasons: each thing that a peer can make the target hold or do has one of them.
+//! docs/tenants.md lists those that a host can reach, with their refusals.
 
 use bpfof_function::cost::{UNIT_PS, units_of_us};
+use bpfof_nvme::DsmRange;
 use std::ops::RangeInclusive;
 
 // Time.
@@ -15,8 +16,6 @@ pub(crate) const SLICE_UNITS: u64 = units_of_us(20);
 pub(crate) const SLICE_NS: u64 = SLICE_UNITS * UNIT_PS / 1000;
 /// PDUs of a connection that are processed between two reads of the clock.
 pub(crate) const PDUS_PER_CLOCK: usize = 16;
-/// Units after which the calls of one hop let other operations go first.
-pub(crate) const CALLS_SLICE_UNITS: u64 = SLICE_UNITS;
 /// Units after which the clock is read: 10 µs, so that the cost of reading it is negligible.
 pub(crate) const CLOCK_UNITS: u64 = units_of_us(10);
 /// Hops of one turn: a caravan of lookups (i10 §3.2), some 40 µs.
@@ -98,6 +97,12 @@ pub(crate) const RESTRICTED_KATO_MS: RangeInclusive<u32> = 1_000..=10_000;
 pub(crate) const LINGER_NS: u64 = 5_000_000_000;
 /// Time that commands in flight get when the target stops.
 pub(crate) const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
+/// Most arenas that are granted in one turn: each grant compares all waiting connections.
+pub(crate) const GRANTS_PER_TURN: usize = 16;
+/// Chains that may be asked to give way in one turn.
+pub(crate) const DISPLACED_PER_TURN: usize = 16;
+/// Most strangers' connections that are closed to free memory for a new one.
+pub(crate) const MAX_EVICTED: usize = 8;
 
 // Costs of work outside storage functions, in units. Only their proportions need to be right.
 
@@ -116,14 +121,24 @@ pub(crate) const RESPONSE_UNITS: u64 = 400;
 pub(crate) const VECTOR_CHAIN_UNITS: u64 = 150;
 /// A send, and the receive that follows it.
 pub(crate) const SEND_UNITS: u64 = units_of_us(2);
-/// TLS handshakes at a time: each has a thread, and a peer may take 10 s for it. One more ends the oldest of the
-/// address with most handshakes.
-pub(crate) const MAX_HANDSHAKES: usize = 512;
-/// Of these, handshakes with one address, so that it leaves room for others.
-pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
 /// An operation on a file or drive, which is handed to the ring at the end of the turn: its entry, and the kernel's
 /// work in the submitting system call. A core does some two million in a second.
 pub(crate) const FILE_OPERATION_UNITS: u64 = units_of_us(1) / 2;
+/// A TLS record, besides its bytes.
+pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;
+/// Bytes of TLS records that are sealed or opened for a unit.
+pub(crate) const RECORD_BYTES_PER_UNIT: u64 = 2;
+/// Bytes that are copied for a unit.
+pub(crate) const BYTES_PER_UNIT: u64 = 2;
+/// Bytes that are zeroed for a unit, by giving pages back to the kernel.
+pub(crate) const ZEROES_PER_UNIT: u64 = 4;
+/// The cost of adding a kept function and its maps to an association, or of removing it: some 25 µs.
+pub(crate) const ASSOCIATION_UNITS: u64 = 25_000_000 / UNIT_PS;
+/// The cost of a byte of a file map in units: it is parsed, checked and indexed.
+pub(crate) const MAP_UNITS_PER_BYTE: u64 = 8;
+
+// Operations on files.
+
 /// Threads of the kernel that flushes and zeroes of files on a disk take at a time on each reactor; others wait. That of
 /// a namespace of more files takes as many as it has files.
 pub(crate) const SLOW_THREADS: usize = 16;
@@ -133,16 +148,6 @@ pub(crate) const SLOW_THREADS: usize = 16;
 pub(crate) const FILE_READS: usize = 256;
 /// Operations on files that have waited and that a turn gives up, because their connection ends: some 20 µs.
 pub(crate) const GIVEN_UP_AT_ONCE: usize = 64;
-/// A TLS record, besides its bytes.
-pub(crate) const RECORD_UNITS: u64 = 110_000 / UNIT_PS;
-/// TLS records that are opened before the commands in them are processed: records may be empty.
-pub(crate) const RECORDS_AT_A_TIME: usize = 256;
-/// Bytes of TLS records that are sealed or opened for a unit.
-pub(crate) const RECORD_BYTES_PER_UNIT: u64 = 2;
-/// Bytes that are copied for a unit.
-pub(crate) const BYTES_PER_UNIT: u64 = 2;
-/// Bytes that are zeroed for a unit, by giving pages back to the kernel.
-pub(crate) const ZEROES_PER_UNIT: u64 = 4;
 
 // Connections.
 
@@ -177,6 +182,19 @@ pub(crate) const USELESS_AFTER_NS: u64 = 1_000_000_000;
 pub(crate) const MAX_IO_QUEUES: u16 = 128;
 /// Entries of a queue.
 pub(crate) const MAX_QUEUE_ENTRIES: u16 = 1024;
+/// TLS handshakes at a time: each has a thread, and a peer may take 10 s for it. One more ends the oldest of the
+/// address with most handshakes.
+pub(crate) const MAX_HANDSHAKES: usize = 512;
+/// Of these, handshakes with one address, so that it leaves room for others.
+pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
+/// Maximum outstanding asynchronous event requests of one host.
+pub(crate) const MAX_ASYNC_EVENTS: usize = 4;
+/// Most arenas that are reserved for groups without a running chain.
+pub(crate) const MAX_RESERVED_ARENAS: usize = 16;
+/// Most gone groups of hosts whose virtual time a reactor keeps.
+pub(crate) const MAX_GROUPS_AHEAD: usize = 1024;
+/// Connections that may wait in the kernel to be accepted, of each listener.
+pub(crate) const BACKLOG: i32 = 1024;
 
 // Memory of a connection, in bytes.
 
@@ -226,6 +244,12 @@ pub(crate) const ASSOCIATION_BYTES: usize = 16 << 10;
 pub(crate) const SPARE_BYTES: usize = 8 << 20;
 /// Arenas that a reactor keeps even if they stay unused.
 pub(crate) const KEPT_ARENAS: usize = 16;
+/// Longest message of an authentication, in bytes.
+pub(crate) const MAX_AUTH_MESSAGE_BYTES: u32 = 4096;
+/// Data of a Dataset Management command with the maximum number of ranges.
+pub(crate) const MAX_RANGES_BYTES: u32 = 256 * DsmRange::BYTES as u32;
+/// TLS records that are opened before the commands in them are processed: records may be empty.
+pub(crate) const RECORDS_AT_A_TIME: usize = 256;
 
 // Vectors of chains.
 

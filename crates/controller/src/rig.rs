@@ -200,6 +200,7 @@ impl Rig {
     }
 
     /// The same with a namespace for each of these files.
+    #[cfg(test)]
     pub(crate) fn over_files(paths: &[&std::path::Path]) -> Rig {
         let open = |(nsid, path): (u32, &&std::path::Path)| {
             let source = NamespaceSource::File { path: path.to_path_buf(), size_bytes: None };

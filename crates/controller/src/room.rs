@@ -155,7 +155,8 @@ fn oldest_of_greediest(all: &ById, newcomer: &Newcomer, now_ns: u64) -> Option<A
     let may_go = |other: &&Arc<Controller>| newcomer.may_replace(other);
     let all = || all.values().filter(may_go);
     let mut counts = HashMap::new();
-    let counts_for = |controller: &Controller| CountsFor::of(controller.host(), controller.address());
+    let counts_for =
+        |controller: &Controller| CountsFor::of(controller.host(), controller.address());
     for controller in all() {
         *counts.entry(counts_for(controller)).or_insert(0) += 1;
     }

@@ -331,7 +331,7 @@ fn restricted_associations_cannot_read_later_namespaces() {
 }
 
 /// Chains run all the time while the file's map is removed and its blocks are overwritten by another owner: no chain
-/// answers with a byte written after the removal.
+/// answers with a byte written after the removal. `FENCE_SECONDS` makes it longer than two seconds.
 #[test]
 fn no_chain_reads_data_written_after_a_map_was_removed() {
     const CHAIN_LANES: usize = 2;

@@ -91,7 +91,10 @@ fn durations_are_no_numbers() {
         ("a", "WHERE -flag", "-flag is not a condition"),
     ] {
         let found: Result<Vec<Value>, String> = rows(select, rest);
-        assert!(found.as_ref().is_err_and(|found| found.contains(why)), "{select} {rest}: {found:?}");
+        assert!(
+            found.as_ref().is_err_and(|found| found.contains(why)),
+            "{select} {rest}: {found:?}"
+        );
     }
 }
 

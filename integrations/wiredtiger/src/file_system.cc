@@ -66,8 +66,9 @@ int plain_read(WT_FILE_HANDLE *handle, WT_SESSION *, wt_off_t offset, size_t byt
 
 		if (done < 0 && errno == EINTR)
 			continue;
+		/* As WiredTiger's own file system at the end of a file. */
 		if (done <= 0)
-			return done < 0 ? errno : EIO;
+			return done < 0 ? errno : WT_ERROR;
 		memory += done;
 		offset += done;
 		bytes -= done;

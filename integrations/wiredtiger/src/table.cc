@@ -93,6 +93,11 @@ int File::transfer(bool is_write, uint64_t offset, size_t bytes, char *memory)
 		}
 		if (done < 0)
 			return errno;
+		/* A shorter file: recovery leaves out the table after WT_ERROR, and fails after anything
+		 * else. A direct read cannot go on from an end within a block. */
+		if (!is_write && static_cast<size_t>(done) < bytes &&
+			(done == 0 || (is_direct_.load(std::memory_order_relaxed) && done % ALIGNMENT)))
+			return WT_ERROR;
 		if (done == 0)
 			return EIO;
 		offset += done;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // wt_get OBJECT FOLDER: the storage function against tables that WiredTiger wrote, in all the forms that it
 // claims to read: the value of each key, or the pages that the search would have read; and from damaged pages
-// an end without a fault.
+// an end without a fault. ROUNDS is the number of damaged pages of each form (100).
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

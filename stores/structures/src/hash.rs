@@ -155,7 +155,8 @@ impl Get<'_> {
         Place { offset_bytes: u64::from(bucket) * u64::from(size_bytes), size_bytes }
     }
 
-    /// The argument of `hash_get`.
+    /// The argument of `hash_get`. The chain fails with [`Damage::Request`] if the value is longer than its scratch less 4
+    /// bytes; [`plain`](Self::plain) reads any.
     #[must_use]
     pub fn argument(&self) -> Vec<u8> {
         let (bucket, hash) = self.layout.place(self.key);

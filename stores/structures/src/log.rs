@@ -95,7 +95,8 @@ impl Lookup {
 }
 
 impl Walk<'_> {
-    /// The argument of `log_walk`. The chain begins with the newest record of the list.
+    /// The argument of `log_walk`. The chain begins with the newest record of the list. It fails with
+    /// [`Damage::Request`] if the value is longer than its scratch less 16 bytes; `plain` reads any.
     #[must_use]
     pub fn argument(&self) -> Vec<u8> {
         let numbers = [self.records_max, self.key.len() as u32];

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Write a database, to a file or to a target's namespace. It ends with status 130 if it is interrupted.
+    /// Write a database, to a file or to a target's namespace. It ends with status 130 if it is interrupted. Only one
+    /// process may write a namespace: two at once would mix their data.
     Create(Create),
     /// Look up keys.
     Get(get::Get),

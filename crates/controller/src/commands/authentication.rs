@@ -1,11 +1,11 @@
 //! Authentication Send and Authentication Receive (NVMe Base 2.0 §6.1, §6.2, §8.13).
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
-use super::functions::ASSOCIATION_UNITS;
 use crate::access::{Reason, Rights};
 use crate::association::Association;
 use crate::authenticator::{Authenticated, Authentication, Party};
 use crate::connection::Connection;
+use crate::limits::{ASSOCIATION_UNITS, MAX_AUTH_MESSAGE_BYTES};
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
@@ -13,9 +13,6 @@ use bpfof_auth::dhchap::{self, ControllerAuth, Step, Then};
 use bpfof_nvme::fabrics::SecurityProtocol;
 use bpfof_nvme::{DataPointer, Status};
 use log::Level;
-
-/// Maximum length of a message in bytes.
-const MESSAGE_MAX_BYTES: u32 = 4096;
 
 fn check_protocol(protocol: SecurityProtocol) -> Result<(), Refusal> {
     match protocol == SecurityProtocol::IN_BAND {
@@ -33,8 +30,8 @@ pub(super) fn send(
 ) -> Answered {
     check_protocol(protocol)?;
     let length = command.pointer.length_bytes();
-    if length_bytes != length || length_bytes > MESSAGE_MAX_BYTES {
-        return Err(wrong_length(length, length_bytes.min(MESSAGE_MAX_BYTES)));
+    if length_bytes != length || length_bytes > MAX_AUTH_MESSAGE_BYTES {
+        return Err(wrong_length(length, length_bytes.min(MAX_AUTH_MESSAGE_BYTES)));
     }
     if !matches!(command.pointer, DataPointer::InCapsule { .. }) && command.data.is_empty() {
         return match cx.connection.phase.is_admin() {

@@ -2,13 +2,12 @@
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
 use super::features;
-use super::functions::ASSOCIATION_UNITS;
 use crate::access::{Access, Identity, Reason, Rules};
 use crate::association::{AdminState, Association};
 use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull};
-use crate::limits::MAX_QUEUE_ENTRIES;
+use crate::limits::{ASSOCIATION_UNITS, MAX_QUEUE_ENTRIES};
 use crate::listener::Listener;
 use crate::queue::QueuePair;
 use crate::refusal::Refusal;

@@ -446,6 +446,9 @@ mod tests {
         }
         // A flush of a file that ends so has perhaps lost something.
         let failed = Failed::of(&State::Flush { namespace: 0 }, -libc::EINTR);
-        assert_eq!((failed.status, failed.loss != Loss::None), (Status::WRITE_FAULT.with_dnr(), true));
+        assert_eq!(
+            (failed.status, failed.loss != Loss::None),
+            (Status::WRITE_FAULT.with_dnr(), true)
+        );
     }
 }

@@ -4,6 +4,7 @@
 use super::context::{Answered, Command, Context, Outcome};
 use crate::association::{Association, Events};
 use crate::connection::{Connection, Phase};
+use crate::limits::MAX_ASYNC_EVENTS;
 use crate::refusal::{Refusal, Reply};
 use bpfof_nvme::Status;
 use bpfof_nvme::log_page::lid;
@@ -15,8 +16,6 @@ pub(crate) const NAMESPACE_CHANGED: u32 = 1 << 8;
 pub(crate) const ANA_CHANGED: u32 = 1 << 11;
 /// Discovery Log Page Change, likewise.
 pub(crate) const DISCOVERY_CHANGED: u32 = 1 << 31;
-/// Maximum outstanding asynchronous event requests of one host.
-pub(crate) const MAX_ASYNC_EVENTS: usize = 4;
 
 /// DW0 of the answer to an asynchronous event request (§5.2.1): a notice (2), what has changed, and the log page with
 /// the details.

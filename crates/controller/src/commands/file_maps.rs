@@ -3,7 +3,9 @@
 use super::context::{Answered, Command, Context, Outcome};
 use super::upload::{self, Kind, Part};
 use crate::controller::Controller;
-use crate::limits::{MAP_UNITS, MAX_ASSOCIATION_EXTENTS, MAX_FILE_MAPS, MAX_MAP_BYTES};
+use crate::limits::{
+    MAP_UNITS, MAP_UNITS_PER_BYTE, MAX_ASSOCIATION_EXTENTS, MAX_FILE_MAPS, MAX_MAP_BYTES,
+};
 use crate::operation::Fenced;
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
@@ -11,9 +13,6 @@ use crate::transport::Payload;
 use bpfof_chain::{Extent, FileMap, Tables};
 use bpfof_nvme::vendor_specific::FileMapObject;
 use bpfof_nvme::{Installation, Status, Upload};
-
-/// The cost of a byte of a file map in units: it is parsed, checked and indexed.
-const MAP_UNITS_PER_BYTE: u64 = 8;
 
 /// File Map Set.
 pub(super) fn set(cx: &mut Context<'_>, command: &Command<'_>, upload: Upload) -> Answered {

@@ -7,7 +7,7 @@ use crate::command_log::Topic;
 use crate::controller::{Controller, Counters};
 use crate::declared_maps::{self, DeclaredMap};
 use crate::kept::is_kept;
-use crate::limits::{MAX_ASSOCIATION_CODE_BYTES, MAX_FUNCTIONS};
+use crate::limits::{ASSOCIATION_UNITS, MAX_ASSOCIATION_CODE_BYTES, MAX_FUNCTIONS};
 use crate::loader::{Load, Loaded};
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
@@ -15,14 +15,10 @@ use crate::subsystem::Subsystem;
 use crate::transport::Payload;
 use bpfof_chain::{Function, Trace};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
-use bpfof_function::cost::UNIT_PS;
 use bpfof_nvme::vendor_specific::{FunctionDigest, FunctionReportEntry, MapAddress, NO_FAULT};
 use bpfof_nvme::{AdminCommand, Installation, ReportContent, Status, Upload};
 use log::Level;
 use std::sync::Arc;
-
-/// The cost of adding a kept function and its maps to an association, or of removing it: some 25 µs.
-pub(super) const ASSOCIATION_UNITS: u64 = 25_000_000 / UNIT_PS;
 
 /// Function Load.
 pub(super) fn load(

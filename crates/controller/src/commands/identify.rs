@@ -1,15 +1,15 @@
 //! Identify structures and pushdown limits.
 
 use super::context::{Answered, Command, Context, Outcome};
-use super::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
+use super::events::{ANA_CHANGED, DISCOVERY_CHANGED, NAMESPACE_CHANGED};
 use crate::access::{Access, Rights};
 use crate::config::AnaState;
 use crate::controller::Controller;
 use crate::health::ERROR_ENTRIES;
 use crate::limits::{
-    ALL_NAMESPACES, MAX_ANA_GROUPS, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS, MAX_FILE_MAPS,
-    MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, MAX_VECTOR_BYTES,
-    MAX_VECTOR_CHAINS,
+    ALL_NAMESPACES, MAX_ANA_GROUPS, MAX_ASSOCIATION_MAP_BYTES, MAX_ASYNC_EVENTS, MAX_EXTENTS,
+    MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
+    MAX_VECTOR_BYTES, MAX_VECTOR_CHAINS,
 };
 use crate::namespace::{Namespace, Traits, fnv1a_128};
 use crate::refusal::{Refusal, Reply};

@@ -3,16 +3,13 @@
 use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
 use super::nvm::{byte_range, out_of_range};
 use crate::executor::Executor;
-use crate::limits::{BYTES_PER_UNIT, ZEROES_PART_BYTES};
+use crate::limits::{BYTES_PER_UNIT, MAX_RANGES_BYTES, ZEROES_PART_BYTES};
 use crate::operation::CommandId;
 use crate::queue::{Deallocation, State};
 use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::{DataPointer, DsmRange, Rw, Status};
-
-/// Data of a Dataset Management command with the maximum number of ranges.
-const MAX_RANGES_BYTES: u32 = 256 * DsmRange::BYTES as u32;
 
 /// Compare (NVM Command Set 1.0 §3.2.1).
 pub(crate) fn take_compare(

@@ -33,9 +33,9 @@ pub enum ConfigError {
         /// Line, column and reason.
         message: String,
     },
-    /// No chain could ever run.
-    #[error("{0} is 0, so nothing could be pushed down: it must be 1 or more")]
-    NoChains(&'static str),
+    /// A limit with which no host could connect, or nothing could be pushed down.
+    #[error("{0} is 0: it must be 1 or more")]
+    Zero(&'static str),
     /// Two reactors that never sleep would compete for one processor.
     #[error("cores has {0} twice, but with poll a processor has room for only one reactor")]
     SameCore(usize),
@@ -64,9 +64,6 @@ pub enum ConfigError {
         /// The machine's memory.
         machine_bytes: u64,
     },
-    /// No connection could ever be made.
-    #[error("{0} is 0, so that no host could connect: it must be 1 or more")]
-    NoConnections(&'static str),
     /// Other machines reach the target, and no rule says which may connect.
     #[error(
         "{0} is reachable from other machines, but there are no [[host]] rules: write rules in the \

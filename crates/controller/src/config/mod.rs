@@ -123,31 +123,26 @@ impl TargetConfig {
             let why = "it has a tls-psk, but tls is \"off\"".to_owned();
             return Err(ConfigError::Rule { nqn: rule.nqn.clone(), why });
         }
-        let limits = &self.limits;
+        let (limits, hosts) = (&self.limits, &self.hosts);
         let least_one = [
             ("max-chains", limits.chains as u64),
             ("max-hops", limits.hops.into()),
             ("max-chain-bytes", limits.bytes),
             ("max-instructions", limits.instructions),
             ("max-instructions-per-call", limits.instructions_per_call.into()),
+            ("connections-per-address", hosts.connections_per_address.into()),
+            ("connections-per-host", hosts.connections_per_host.into()),
+            ("associations-per-address", hosts.associations_per_address.into()),
+            ("associations-per-host", hosts.associations_per_host.into()),
+            ("send-timeout-s", hosts.send_timeout_s.into()),
         ];
         if let Some((name, _)) = least_one.into_iter().find(|(_, value)| *value == 0) {
-            return Err(ConfigError::NoChains(name));
+            return Err(ConfigError::Zero(name));
         }
         let mut cores = HashSet::new();
         let twice = self.cores.iter().find(|core| !cores.insert(**core));
         if let Some(core) = twice.filter(|_| self.poll) {
             return Err(ConfigError::SameCore(*core));
-        }
-        let least_one = [
-            ("connections-per-address", self.hosts.connections_per_address),
-            ("connections-per-host", self.hosts.connections_per_host),
-            ("associations-per-address", self.hosts.associations_per_address),
-            ("associations-per-host", self.hosts.associations_per_host),
-            ("send-timeout-s", self.hosts.send_timeout_s),
-        ];
-        if let Some((name, _)) = least_one.into_iter().find(|(_, value)| *value == 0) {
-            return Err(ConfigError::NoConnections(name));
         }
         let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_ref());
         match named.chain([&self.nqn]).find(|nqn| !is_nqn(nqn)) {

@@ -1,6 +1,6 @@
 //! The running chains, their arenas and their owners.
 
-use crate::limits::{CALLS_SLICE_UNITS, KEPT_ARENAS};
+use crate::limits::{KEPT_ARENAS, SLICE_UNITS};
 use crate::observe::HopLog;
 use crate::operation::CommandId;
 use bpfof_chain::{ChainId, DeviceRead, Engine, Limits, Outcome};
@@ -60,7 +60,7 @@ impl Arenas {
     pub(super) fn new(limits: Limits, account: &Arc<Account>) -> Arenas {
         let kept = KEPT_ARENAS.min(limits.chains) * ARENA_BYTES;
         Arenas {
-            engine: Engine::new(limits).with_slice(CALLS_SLICE_UNITS),
+            engine: Engine::new(limits).with_slice(SLICE_UNITS),
             memory: account.charge_anyway(kept),
             reads: Vec::new(),
             ended: Vec::new(),

@@ -14,13 +14,13 @@ pub(crate) use buffers::BufferPool;
 
 use crate::authenticator::Authentication;
 use crate::backend::Backend;
-use crate::chain_admission::{Admission, DISPLACED_PER_TURN, GRANTS_PER_TURN};
+use crate::chain_admission::Admission;
 use crate::command_log::{CommandLog, Topic};
 use crate::connection::Connection;
 use crate::controller::Controller;
 use crate::limits::{
-    ARENA_SLICE_NS, BYTES_PER_UNIT, FILE_OPERATION_UNITS, MAX_KEPT_FUNCTIONS,
-    VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT,
+    ARENA_SLICE_NS, BYTES_PER_UNIT, DISPLACED_PER_TURN, FILE_OPERATION_UNITS, GRANTS_PER_TURN,
+    MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT,
 };
 use crate::loader::Load;
 use crate::metrics::{Class, ClassLatencies, Counted, Ended, FunctionLatencies};

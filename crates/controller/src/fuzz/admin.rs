@@ -2,12 +2,13 @@
 
 use super::input::Input;
 use super::object::object;
-use crate::commands::events::{self, MAX_ASYNC_EVENTS};
+use crate::commands::events;
 use crate::connection::Phase;
 use crate::controller::Controller;
 use crate::hosts::HostLimits;
 use crate::limits::{
-    BUFFER_BYTES, MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_KEPT_FUNCTIONS, MAX_TRANSFER_BYTES,
+    BUFFER_BYTES, MAX_ASYNC_EVENTS, MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_KEPT_FUNCTIONS,
+    MAX_TRANSFER_BYTES,
 };
 use crate::rig::{
     FOLLOW, NAMESPACE_BYTES, NQN, Rig, capsule, connect_command, enable_command, follow,

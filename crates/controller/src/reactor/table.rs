@@ -5,7 +5,8 @@ use crate::connection::{Connection, Endpoints};
 use crate::controller::Controller;
 use crate::hosts::{AddressSlot, Host};
 use crate::limits::{
-    MANY_OF_ADDRESS, MAX_CLOSING, MAX_CONNECTIONS, MAX_PENDING, MAX_PENDING_OF_ADDRESS,
+    MANY_OF_ADDRESS, MAX_CLOSING, MAX_CONNECTIONS, MAX_GROUPS_AHEAD, MAX_PENDING,
+    MAX_PENDING_OF_ADDRESS,
 };
 use crate::room::CountsFor;
 use crate::schedule::{GroupIndex, HostIndex, Schedule};
@@ -108,9 +109,6 @@ pub(crate) struct Parties {
     ahead: HashMap<u64, u64>,
 }
 
-/// Most gone groups whose virtual time is kept.
-const MOST_AHEAD: usize = 1024;
-
 impl Parties {
     fn join(
         &mut self,
@@ -155,10 +153,10 @@ impl Parties {
             return;
         }
         let Some(time) = schedule.ahead(party.group) else { return };
-        if self.ahead.len() >= MOST_AHEAD {
+        if self.ahead.len() >= MAX_GROUPS_AHEAD {
             self.ahead.retain(|_, time| *time > schedule.now());
         }
-        if self.ahead.len() < MOST_AHEAD {
+        if self.ahead.len() < MAX_GROUPS_AHEAD {
             self.ahead.insert(group, time);
         }
     }

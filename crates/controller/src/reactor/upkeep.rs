@@ -8,7 +8,7 @@ use crate::access::Reason;
 use crate::association::Association;
 use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
-use crate::limits::{ADOPT_UNITS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN};
+use crate::limits::{ADOPT_UNITS, KEPT_ARENAS, LINGER_NS, LOOKS_PER_TURN, MAX_EVICTED};
 use crate::transport::Port;
 use bpfof_function::cost::UNIT_PS;
 use log::Level;
@@ -18,8 +18,6 @@ use std::sync::Arc;
 const TICK_NS: u64 = 1_000_000_000;
 /// The same while removed namespaces wait for the last of their commands, or connections for an arena.
 const SHORT_TICK_NS: u64 = 10_000_000;
-/// Most strangers' connections that are closed to free memory for a new one.
-const EVICTED_MAX: usize = 8;
 /// Cost of the search for a connection to close, for each connection: some 50 ns.
 const ENTRY_UNITS: u64 = 50_000 / UNIT_PS;
 /// Ticks without running chains after which unused arenas are dropped.
@@ -57,7 +55,7 @@ pub(crate) fn adopt<I: Io>(
     let account = if port.asked_qid().is_some() { &hosts.pending_rdma } else { &hosts.pending };
     let account = Arc::clone(account);
     let mut charge = account.charge(bytes);
-    for _ in 0..EVICTED_MAX {
+    for _ in 0..MAX_EVICTED {
         if charge.is_ok() {
             break;
         }

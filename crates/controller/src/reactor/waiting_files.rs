@@ -47,8 +47,7 @@ fn drop_of_closing<I: Io>(core: &mut Core<I>) {
         && let Some(&index) = core.dropping.front()
     {
         let entry = core.table.get(index).filter(|entry| entry.closing);
-        let waiting =
-            entry.and_then(|entry| core.executor.take_waiting(index, entry.cuts_chains));
+        let waiting = entry.and_then(|entry| core.executor.take_waiting(index, entry.cuts_chains));
         if let Some(operation) = waiting {
             give_up(core, operation);
         } else {

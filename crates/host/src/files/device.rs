@@ -467,7 +467,8 @@ mod tests {
         let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] };
         disk.check(&info, Some("nqn.x")).expect("it is as long");
         disk.check(&NamespaceInfo { blocks: 7, ..info }, Some("nqn.x")).expect("it may have grown");
-        let why = disk.check(&NamespaceInfo { blocks: 9, ..info }, Some("nqn.x")).expect_err("too short");
+        let why =
+            disk.check(&NamespaceInfo { blocks: 9, ..info }, Some("nqn.x")).expect_err("too short");
         assert!(why.to_string().contains("has 4096 bytes, but"), "{why}");
         disk.labels.subsystem = Some("nqn.x".to_owned());
         let why = disk.check(&info, Some("nqn.x")).expect_err("it was a disk of the subsystem");

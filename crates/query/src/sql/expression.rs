@@ -322,8 +322,7 @@ fn align(
             quoted(second.1)
         )));
     }
-    let is_duration =
-        |typed: &Typed| matches!(typed.of, Type::Time(clock) if clock.is_duration());
+    let is_duration = |typed: &Typed| matches!(typed.of, Type::Time(clock) if clock.is_duration());
     let hint = match times {
         1 if is_duration(first.0) || is_duration(second.0) => {
             "cast a duration to BIGINT to compare it with a number of its unit"

@@ -73,7 +73,9 @@ impl Clock {
         match self.since {
             Since::Epoch => "time, such as '2020-09-14' or '2020-09-14 12:34:56.789Z'",
             Since::Midnight => "time of day, such as '12:34:56'",
-            Since::Any => "duration: cast the column to BIGINT, and compare with a number of its unit",
+            Since::Any => {
+                "duration: cast the column to BIGINT, and compare with a number of its unit"
+            }
         }
     }
 
