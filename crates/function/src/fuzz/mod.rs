@@ -42,11 +42,7 @@ pub fn differential(data: &[u8]) {
     let Some((&visible, code)) = data.split_first() else { return };
     for code in programs(visible, code) {
         if let Ok(program) = Program::parse(&code) {
-            // Every other program has constants and variables.
-            let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
-            let constant_bytes = image.len() / 2;
-            let program = program.with_statics(Statics::new(image, constant_bytes));
-            compare(visible_bytes(visible), &program);
+            compare(visible_bytes(visible), &program.with_statics(statics(visible)));
         }
     }
 }
@@ -61,9 +57,7 @@ pub fn kernel(data: &[u8]) -> u32 {
     let mut compared = 0;
     for code in programs(visible, code) {
         let Ok(program) = Program::parse(&code) else { continue };
-        let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
-        let constant_bytes = image.len() / 2;
-        let program = program.with_statics(Statics::new(image, constant_bytes));
+        let program = program.with_statics(statics(visible));
         compared += u32::from(compare_kernel(visible_bytes(visible), &program));
     }
     compared
@@ -73,13 +67,13 @@ pub fn kernel(data: &[u8]) -> u32 {
 fn compare_kernel(visible: usize, program: &Program) -> bool {
     let Ok(translated) = KernelProgram::translate(program) else { return false };
     let mut end = KernelEnd::Helper;
-    let actual = run(visible, |arena, limit, budget| {
+    let actual = run((visible, 1), |arena, limit, budget| {
         end = kernel::machine::run(program, &translated, arena, limit, budget);
         Ok(Exit::Return(0))
     });
     // The effects of this run do not matter: the chain is run again.
     let KernelEnd::Same(outcome) = end else { return true };
-    let expected = run(visible, |arena, limit, budget| {
+    let expected = run((visible, 1), |arena, limit, budget| {
         observe(program, arena, limit, budget, &mut Surroundings::new()).outcome
     });
     assert_eq!(expected.0.0, outcome, "the kernel has a different outcome: {program:?}");
@@ -98,6 +92,7 @@ pub fn hostile(data: &[u8]) {
     let Some((&first, code)) = data.split_first() else { return };
     for code in programs(first, code) {
         let Ok(program) = Program::parse(&code) else { continue };
+        let program = program.with_statics(statics(first));
         let native =
             NativeFunction::compile(&program).expect("a checked program can be translated");
         let pages = usize::from(first) % (abi::MAX_HOP_BYTES / 4096 + 1);
@@ -139,6 +134,23 @@ pub fn decompress(data: &[u8]) {
     assert!(is_whole && memory[from..] == *block, "bytes outside the room were written");
 }
 
+/// Static data for a program, of which the first bytes are constants: none in every other one.
+fn statics(first: u8) -> Statics {
+    const ALL: usize = abi::STATICS_BYTES;
+    let (bytes, constant_bytes) = match first % 16 {
+        1 => (300, 150),
+        3 => (1, 1),
+        5 => (300, 0),
+        7 => (300, 7),
+        9 => (300, 300),
+        11 => (ALL, 3),
+        13 => (ALL, ALL - 1),
+        15 => (ALL, ALL),
+        _ => (0, 0),
+    };
+    Statics::new(vec![0x5a; bytes], constant_bytes)
+}
+
 /// Number of data bytes that a call sees: any few bytes, or up to a whole block.
 fn visible_bytes(first: u8) -> usize {
     let first = usize::from(first);
@@ -154,7 +166,7 @@ fn programs(first: u8, code: &[u8]) -> [Vec<u8>; 4] {
 fn compare(visible: usize, program: &Program) {
     let native = NativeFunction::compile(program).expect("a checked program can be translated");
     let (mut oracle, mut surroundings) = (Surroundings::new(), Surroundings::new());
-    let expected = run(visible, |arena, limit, budget| {
+    let expected = run((visible, 2), |arena, limit, budget| {
         let before = *budget;
         let Observed { outcome, executed, .. } =
             observe(program, arena, limit, budget, &mut oracle);
@@ -165,8 +177,9 @@ fn compare(visible: usize, program: &Program) {
         assert!(executed <= paid + slack, "{executed} units for {paid}: {program:?}");
         outcome
     });
-    let actual =
-        run(visible, |arena, limit, budget| native.call(arena, limit, budget, &mut surroundings));
+    let actual = run((visible, 2), |arena, limit, budget| {
+        native.call(arena, limit, budget, &mut surroundings)
+    });
     assert_eq!(oracle.said, surroundings.said, "the engines disagree on the trace: {program:?}");
     assert_eq!(oracle.entries(), surroundings.entries(), "the engines disagree on maps");
     assert_eq!(expected.0, actual.0, "the engines disagree on the outcome: {program:?}");
@@ -218,12 +231,13 @@ impl Environment for Surroundings {
     }
 }
 
-/// The end of a call, and the rest of its budget.
+/// The end of the last call, and the rest of its budget.
 type Outcome = (Result<Exit, Fault>, i64);
 
+/// Makes this number of calls, for blocks that begin at different places, as long as they return.
 fn run(
-    visible: usize,
-    call: impl FnOnce(&mut Arena, Limit, &mut i64) -> Result<Exit, Fault>,
+    (visible, calls): (usize, u32),
+    mut call: impl FnMut(&mut Arena, Limit, &mut i64) -> Result<Exit, Fault>,
 ) -> (Outcome, Arena) {
     let visible = visible.min(abi::MAX_HOP_BYTES);
     let mut arena = Arena::new();
@@ -232,11 +246,17 @@ fn run(
     for (index, byte) in data.iter_mut().enumerate() {
         *byte = canary(index);
     }
-    arena.begin_hop(0);
-    let limit = arena.begin_call(0..visible, 0, 0, 0);
     let mut budget = BUDGET;
-    let outcome = (call(&mut arena, limit, &mut budget), budget);
-    assert!((0..=BUDGET).contains(&budget), "{budget} units are left of {BUDGET}");
+    let mut outcome = (Ok(Exit::Return(0)), budget);
+    for hop in 0..calls {
+        arena.begin_hop(hop);
+        let limit = arena.begin_call(visible / 3 * hop as usize..visible, 0, 0, 0);
+        outcome = (call(&mut arena, limit, &mut budget), budget);
+        assert!((0..=BUDGET).contains(&budget), "{budget} units are left of {BUDGET}");
+        if !matches!(outcome.0, Ok(Exit::Return(_))) {
+            break;
+        }
+    }
     let beyond = arena.data_mut(visible..abi::MAX_HOP_BYTES);
     let touched = beyond.iter().enumerate().any(|(at, byte)| *byte != canary(visible + at));
     assert!(!touched, "bytes beyond the limit of the call were written");
