@@ -693,7 +693,8 @@ int query_csv(struct bpfof_ctx *ctx)
 		return bpfof_refuse(ctx, ~row, offset + at, bad);
 	if (!at && !is_last && offset < query->end)
 		return read_more(ctx, query, offset);
-	if (query->usual_block) {
+	/* If rows of this size follow, they need the larger block as well. */
+	if (query->usual_block && at <= query->usual_block) {
 		query->block = query->usual_block;
 		query->usual_block = 0;
 	}

@@ -222,7 +222,7 @@ impl Examiner {
     fn find(&self, file: &Arc<File>) -> Result<Found, Unfit> {
         // Another disk may have the name or the number of the device by now. While the file is open, its file system
         // keeps its device.
-        self.device.check(&self.info, Some(&self.nqn))?;
+        self.device.check(&self.info, &self.nqn)?;
         check_break_time()?;
         // Write dirty data back now, so that little is left to write under the lease, and a writer does not wait long
         // for its release.

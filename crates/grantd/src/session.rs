@@ -296,7 +296,7 @@ impl Session<'_> {
             refused(Cause::Target, &error)
         })?;
         let nqn = &served.url.nqn;
-        if let Err(why) = device.check(&association.namespace(), Some(nqn)) {
+        if let Err(why) = device.check(&association.namespace(), nqn) {
             association.close();
             return Err(refused(Cause::OtherPlace, &why));
         }

@@ -70,6 +70,7 @@ fn durations_are_no_numbers() {
         ("a", Arc::new(DurationSecondArray::from(vec![1, 3, -5]))),
         ("b", Arc::new(DurationSecondArray::from(vec![1, 4, 0]))),
         ("c", Arc::new(DurationMillisecondArray::from(vec![1000, 2000, 3000]))),
+        ("at", Arc::new(TimestampMillisecondArray::from(vec![1, 2, 3]))),
         ("flag", Arc::new(BooleanArray::from(vec![true, false, true]))),
     ];
     write(&path, columns, 2);
@@ -82,6 +83,11 @@ fn durations_are_no_numbers() {
     assert_eq!(rows("b", "WHERE CAST(a AS BIGINT) > 0 AND -CAST(a AS BIGINT) < -2"), ints(&[4]));
     for (select, rest, why) in [
         ("a", "WHERE a = c", "count time in different units"),
+        (
+            "a",
+            "WHERE c > at",
+            "c is a duration and at is a date or a time: they cannot be compared",
+        ),
         ("a", "WHERE a > 1", "cast a duration to BIGINT"),
         ("a", "WHERE a > '00:00:01'", "is not a duration: cast the column to BIGINT"),
         ("a + b", "", "a is a duration, but a number is needed"),

@@ -79,6 +79,14 @@ File::~File()
 	close(fd_);
 }
 
+/* Whether the file is not longer than this. */
+bool File::ends_at(uint64_t offset) const
+{
+	struct stat found;
+
+	return fstat(fd_, &found) == 0 && static_cast<uint64_t>(found.st_size) <= offset;
+}
+
 int File::transfer(bool is_write, uint64_t offset, size_t bytes, char *memory)
 {
 	while (bytes) {
@@ -93,10 +101,9 @@ int File::transfer(bool is_write, uint64_t offset, size_t bytes, char *memory)
 		}
 		if (done < 0)
 			return errno;
-		/* A shorter file: recovery leaves out the table after WT_ERROR, and fails after anything
-		 * else. A direct read cannot go on from an end within a block. */
-		if (!is_write && static_cast<size_t>(done) < bytes &&
-			(done == 0 || (is_direct_.load(std::memory_order_relaxed) && done % ALIGNMENT)))
+		/* Recovery leaves out a table whose file ends too soon after WT_ERROR, and fails after
+		 * anything else. A direct read cannot go on from an end within a block. */
+		if (!is_write && static_cast<size_t>(done) < bytes && (done == 0 || ends_at(offset + done)))
 			return WT_ERROR;
 		if (done == 0)
 			return EIO;

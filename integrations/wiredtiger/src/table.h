@@ -131,6 +131,7 @@ class File {
 	int extend(uint64_t end, Target *target);
 	/* Bytes to write in advance after the needed ones, for a file that ends at `at`. */
 	uint64_t room_ahead(uint64_t at) const;
+	bool ends_at(uint64_t offset) const;
 	int transfer(bool is_write, uint64_t offset, size_t bytes, char *memory);
 	/* Notes the checksums and the neighbours that a page contains. */
 	void note_content(uint64_t offset, size_t bytes, const void *page);

@@ -153,15 +153,10 @@ fn unheard_loss(
     let namespace = cx.executor.namespace(namespace);
     let loss = failed.map_or(Loss::None, |failed| failed.loss);
     namespace.sync_ended(loss != Loss::None);
-    match loss {
-        Loss::None => {}
-        Loss::OfNamespace => namespace.lost_writes.note(),
+    if loss == Loss::OfDisk {
         // The kernel reports a failed flush of a disk's cache once, whatever else was in the cache.
-        Loss::OfDisk => {
-            let all = cx.executor.namespaces.all().map(|(_, other, _)| &**other);
-            let concerned = all.filter(|other| namespace.shares_disk_with(other));
-            concerned.for_each(|of| of.lost_writes.note());
-        }
+        let all = cx.executor.namespaces.all().map(|(_, other, _)| &**other);
+        all.filter(|other| namespace.shares_disk_with(other)).for_each(|of| of.lost_writes.note());
     }
     let losses = &namespace.lost_writes;
     let number = cx.connection.phase.association()?.controller.told.unheard(losses)?;

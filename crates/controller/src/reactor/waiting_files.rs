@@ -12,7 +12,13 @@ use crate::operation::{CommandId, FileOperation, FileWork};
 /// sent may be given up at once: what is too much for one turn is left for the next, which delays nobody else.
 #[cold]
 pub(super) fn submit<I: Io>(core: &mut Core<I>) {
+    // These have places that others wait for. What closing connections have in the queues has none.
+    hand_over(core);
     drop_of_closing(core);
+    hand_over(core);
+}
+
+fn hand_over<I: Io>(core: &mut Core<I>) {
     let mut left = Vec::new();
     // Giving up lets others begin, which are in the outbox then.
     while !core.executor.outbox.resumed.is_empty() {

@@ -248,11 +248,37 @@ fn a_full_subsystem_has_room_for_an_identified_host() {
     assert_eq!(connect(1, false, 5), Err(HostFull::Controllers(MAX_CONTROLLERS)));
     let (identified, gone) = connect(1, true, 0).expect("one of an address goes");
     assert!(gone.is_some());
-    // It has been silent longest.
-    for _ in 0..MAX_CONTROLLERS / 3 {
-        let (_, gone) = connect(3, false, 5).expect("one of an address goes");
-        assert!(gone.is_some_and(|(_, id)| id != identified));
+    assert!(
+        connect(3, false, 5).is_ok_and(|(_, gone)| gone.is_some_and(|(_, id)| id != identified))
+    );
+}
+
+#[test]
+fn hosts_without_a_proved_identity_replace_only_such_hosts() {
+    let full = Full::new();
+    let mut identified = Vec::new();
+    for number in 0..MAX_CONTROLLERS {
+        full.is_identified.set(number % 2 == 0);
+        let last = if number % 2 == 0 { 1 } else { 2 + (number % 4) as u8 };
+        let (controller, _) = full.connect(last, false, 0).expect("room");
+        // They can be of use only with I/O queues.
+        if number % 8 != 0 {
+            controller.configure(ControllerConfig::ENABLED);
+            controller.add_queue(1).expect("free");
+        }
+        if number % 2 == 0 {
+            identified.push(controller.id);
+        }
     }
+    full.is_identified.set(false);
+    // The identified host has the most, and those that have been of no use for longest.
+    for now_ns in [1, 2 * USELESS_AFTER_NS] {
+        let (_, gone) = full.connect(9, false, now_ns).expect("another goes");
+        assert!(gone.is_some_and(|(_, id)| !identified.contains(&id)), "{gone:?}");
+    }
+    full.is_identified.set(true);
+    let (_, gone) = full.connect(9, false, 3 * USELESS_AFTER_NS).expect("one of no use goes");
+    assert!(gone.is_some_and(|(_, id)| identified.contains(&id)), "{gone:?}");
 }
 
 /// A peer that connects in the names of hosts that authenticate, again and again from several addresses, does not lock

@@ -47,6 +47,10 @@ struct Labels {
 }
 
 impl Labels {
+    fn is_known(&self) -> bool {
+        self.subsystem.is_some() || self.nsid.is_some() || self.nguid.is_some()
+    }
+
     fn read(sysfs: &Path, identity: Identity) -> Self {
         let folder = match identity {
             Identity::Block(number) => Some(sysfs.join(name(number))),
@@ -146,13 +150,33 @@ impl NamespaceDevice {
         self.compare(info, nqn).map_err(MapRefusal::OtherNamespace)
     }
 
-    /// Checks that this is still the namespace `info`, of the subsystem `nqn` if that is known: fails if the path leads to
-    /// another device or file than when this was created, if the disk is another namespace by now, or if it is too short
-    /// to be this one. For callers that keep this for long.
+    /// The same for a later file: also refuses a disk that has got the device number of the one that was there when this
+    /// was created, as far as sysfs tells. Opens no device, which might have to wait for a disk.
+    pub(crate) fn admit_again(
+        &self,
+        info: &NamespaceInfo,
+        nqn: Option<&str>,
+    ) -> Result<(), MapRefusal> {
+        let labels = Labels::read(&self.sysfs, self.identity);
+        // All are unknown if sysfs is not there any more.
+        if labels.is_known() && labels != self.labels {
+            return Err(self.has_changed());
+        }
+        self.admit(info, nqn)
+    }
+
+    fn has_changed(&self) -> MapRefusal {
+        let path = self.path.display();
+        MapRefusal::OtherNamespace(format!("{path} is another disk now than when it was opened"))
+    }
+
+    /// Checks that this is still the namespace `info` of the subsystem `nqn`: fails if the path leads to another device
+    /// or file than when this was created, if the disk is another namespace by now, or if it is too short to be this
+    /// one. For callers that keep this for long.
     ///
     /// # Errors
     /// [`MapRefusal::OtherNamespace`].
-    pub fn check(&self, info: &NamespaceInfo, nqn: Option<&str>) -> Result<(), MapRefusal> {
+    pub fn check(&self, info: &NamespaceInfo, nqn: &str) -> Result<(), MapRefusal> {
         let path = self.path.display();
         let found =
             identify(&self.path).map_err(|why| MapRefusal::OtherNamespace(why.to_string()))?;
@@ -162,8 +186,7 @@ impl NamespaceDevice {
         }
         // The kernel gives the number of a disk that is gone to another.
         if Labels::read(&self.sysfs, found) != self.labels {
-            let why = format!("{path} is another disk now than when it was opened");
-            return Err(MapRefusal::OtherNamespace(why));
+            return Err(self.has_changed());
         }
         // It may be longer: the namespace may have grown since it was identified.
         let wanted = info.size_bytes();
@@ -172,7 +195,7 @@ impl NamespaceDevice {
             let why = format!("{path} has {bytes} bytes, but the namespace has {wanted}");
             return Err(MapRefusal::OtherNamespace(why));
         }
-        self.admit(info, nqn)
+        self.admit(info, Some(nqn))
     }
 
     /// Its length in bytes, if this process may know it.
@@ -465,14 +488,14 @@ mod tests {
         fs::write(&image, [0; 4096]).expect("written");
         let mut disk = machine(folder.path(), &image);
         let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] };
-        disk.check(&info, Some("nqn.x")).expect("it is as long");
-        disk.check(&NamespaceInfo { blocks: 7, ..info }, Some("nqn.x")).expect("it may have grown");
-        let why =
-            disk.check(&NamespaceInfo { blocks: 9, ..info }, Some("nqn.x")).expect_err("too short");
+        disk.check(&info, "nqn.x").expect("it is as long");
+        disk.check(&NamespaceInfo { blocks: 7, ..info }, "nqn.x").expect("it may have grown");
+        let why = disk.check(&NamespaceInfo { blocks: 9, ..info }, "nqn.x").expect_err("too short");
         assert!(why.to_string().contains("has 4096 bytes, but"), "{why}");
         disk.labels.subsystem = Some("nqn.x".to_owned());
-        let why = disk.check(&info, Some("nqn.x")).expect_err("it was a disk of the subsystem");
+        let why = disk.check(&info, "nqn.x").expect_err("it was a disk of the subsystem");
         assert!(why.to_string().contains("another disk now"), "{why}");
+        disk.admit_again(&info, None).expect("sysfs tells nothing");
     }
 
     #[test]
@@ -516,16 +539,16 @@ mod tests {
         fs::write(&image, [0; 4096]).expect("written");
         let disk = machine(folder.path(), &image);
         let info = NamespaceInfo { nsid: 1, blocks: 8, block_bytes: 512, nguid: [0; 16] };
-        disk.check(&info, Some("nqn.x")).expect("it is the same");
+        disk.check(&info, "nqn.x").expect("it is the same");
         let kept = folder.path().join("kept");
         fs::rename(&image, &kept).expect("renamed");
-        let why = disk.check(&info, Some("nqn.x")).expect_err("it is gone").to_string();
+        let why = disk.check(&info, "nqn.x").expect_err("it is gone").to_string();
         assert!(why.contains("cannot examine the namespace"), "{why}");
         fs::write(&image, [0; 4096]).expect("written");
-        let why = disk.check(&info, Some("nqn.x")).expect_err("another file").to_string();
+        let why = disk.check(&info, "nqn.x").expect_err("another file").to_string();
         assert!(why.contains("now leads to another device or file"), "{why}");
         fs::rename(&kept, &image).expect("renamed");
-        disk.check(&info, Some("nqn.x")).expect("it is the same again");
+        disk.check(&info, "nqn.x").expect("it is the same again");
     }
 
     /// Runs only as root, and only where loop devices can be made.

@@ -174,6 +174,7 @@ impl Keeper<'_> {
                     status.version = version;
                     status.mapping = Some(Arc::new(Mapping { version, has_gaps, proof }));
                     status.refusal = None;
+                    status.not_before = None;
                 }
                 Err(refusal) => {
                     if refusal.cause == Cause::Quota {

@@ -488,8 +488,7 @@ impl<'a> Keeper<'a> {
         file: &File,
         meanwhile: &mut Meanwhile<'_, 'a>,
     ) -> Result<FileLayout, MapRefusal> {
-        // Another disk may have the device number by now.
-        self.place.device.check(&self.info, self.place.nqn.as_deref())?;
+        self.place.device.admit_again(&self.info, self.place.nqn.as_deref())?;
         admissible(file)?;
         // So that the look below finds little to write.
         entry

@@ -17,6 +17,7 @@ use crate::vectors::VectorLimits;
 use crate::{Controller, Error};
 use bpfof_chain::Peers;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -244,8 +245,13 @@ impl FileMaps {
         let first = file.looks() + 1;
         loop {
             let looks = file.looks();
-            // The file has just changed: keep waiting, because the second will pass.
-            let is_refusal = |why: &MapRefusal| !matches!(why, MapRefusal::JustChanged);
+            // Keep waiting, because the second in which the file has changed will pass, and the other process that has
+            // leased it has been asked to give the lease back.
+            let passes = |why: &MapRefusal| match why {
+                MapRefusal::Io { source, .. } => source.kind() == io::ErrorKind::WouldBlock,
+                other => matches!(other, MapRefusal::JustChanged),
+            };
+            let is_refusal = |why: &MapRefusal| !passes(why);
             let is_refused = looks > first && file.refusal().is_some_and(|why| is_refusal(&why));
             let left = end.saturating_duration_since(Instant::now());
             let is_kept = self.shared.is_kept();

@@ -315,19 +315,20 @@ fn align(
     if any || alike {
         return Ok(());
     }
-    if !clocks {
+    let is_duration = |typed: &Typed| matches!(typed.of, Type::Time(clock) if clock.is_duration());
+    if !clocks && is_duration(first.0) == is_duration(second.0) {
         return Err(SqlError::Meaning(format!(
             "{} and {} count time in different units: they cannot be compared",
             quoted(first.1),
             quoted(second.1)
         )));
     }
-    let is_duration = |typed: &Typed| matches!(typed.of, Type::Time(clock) if clock.is_duration());
     let hint = match times {
         1 if is_duration(first.0) || is_duration(second.0) => {
             "cast a duration to BIGINT to compare it with a number of its unit"
         }
         1 => "compare dates and times with text, such as '2020-09-14'",
+        2 => "compare a duration with another of the same unit",
         _ => "write text in single quotes, and numbers without",
     };
     Err(SqlError::Meaning(format!(
