@@ -227,6 +227,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
         take_over::warn_of_differences(&there, &server.report());
         old = Some(client);
     }
+    // Only now: a start that fails would disconnect hosts again.
+    server.begin_accepting()?;
     // Replace the other target's control socket only now: if it had not retired, it would still need the socket.
     let _control = control.map(|bound| answer(bound, old.is_some())).transpose()?.flatten();
     drop(claim);

@@ -24,7 +24,7 @@ pub(crate) struct Namespace {
     /// Writes that it has acknowledged and lost.
     pub(crate) lost_writes: Arc<LostWrites>,
     /// Commands and reads of chains in which the file or disk has failed.
-    device_errors: Arc<AtomicU64>,
+    device_errors: AtomicU64,
     /// Identifiers of a file are the same on every start: made from its path and the subsystem's name; identifiers of a
     /// disk likewise, from its own identifiers. Those of memory that is not a file are new each time, because its
     /// contents are gone: Linux then gives up the old namespace instead of going on with zeroes.
@@ -187,7 +187,7 @@ impl Namespace {
             blocks: AtomicU64::new(backend.size_bytes() / u64::from(block_bytes)),
             backend,
             lost_writes: Arc::default(),
-            device_errors: Arc::default(),
+            device_errors: AtomicU64::default(),
             nguid,
             uuid,
             ana_group: AtomicU32::new(config.ana_group),
@@ -219,7 +219,7 @@ impl Namespace {
             blocks: AtomicU64::new(self.blocks()),
             backend: self.backend.clone(),
             lost_writes: Arc::clone(&self.lost_writes),
-            device_errors: Arc::clone(&self.device_errors),
+            device_errors: AtomicU64::default(),
             nguid,
             uuid,
             ana_group: AtomicU32::new(config.ana_group),

@@ -100,12 +100,15 @@ impl Plan {
         self.namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum()
     }
 
-    /// Carries out the plan. `serve` gives namespaces to all reactors and returns when they serve only these. Returns
-    /// the controllers whose hosts have to connect again, because the announced features have changed.
+    /// Carries out the plan. `serve` gives namespaces to all reactors and returns when they serve only these.
+    /// `change_rules` is called while only those are served that stay as they are: under the old rules no host sees a
+    /// namespace that is new, and under the new rules none that is gone, although it may have the same id. Returns the
+    /// controllers whose hosts have to connect again, because the announced features have changed.
     pub(crate) fn carry_out(
         self,
         registry: &Registry,
         serve: impl Fn(Vec<Served>),
+        change_rules: impl FnOnce(),
     ) -> Vec<Arc<Controller>> {
         let before = served_with_names(registry);
         let next = self.namespaces.iter().map(|(nqn, namespace)| {
@@ -119,6 +122,7 @@ impl Plan {
             serve(kept.clone());
             registry.retain(&kept);
         }
+        change_rules();
         serve(next);
         registry.replace(&self.namespaces);
         for (namespace, blocks, group) in &self.settled {
@@ -253,4 +257,44 @@ pub(crate) fn open_all(
         config.placed()?.into_iter().map(open).collect::<Result<_, NamespaceError>>()?;
     Namespace::check_distinct(all.iter().map(|(_, namespace)| namespace))?;
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{NQN, Rig};
+    use std::cell::RefCell;
+
+    /// While rules change, no id stands for a namespace that is gone, nor for one that is new.
+    #[test]
+    fn rules_change_while_only_namespaces_are_served_that_stay() {
+        let files = [(); 4].map(|()| tempfile::NamedTempFile::new().expect("a file"));
+        files.iter().for_each(|file| file.as_file().set_len(1 << 20).expect("room"));
+        let paths = files.each_ref().map(|file| file.path());
+        let config = |places: &[usize]| {
+            let namespace = |place: &usize| {
+                let path = paths[*place].to_owned();
+                NamespaceConfig::new(NamespaceSource::File { path, size_bytes: None }, 512)
+            };
+            let namespaces = places.iter().map(namespace).collect();
+            TargetConfig { namespaces, nqn: NQN.to_owned(), ..TargetConfig::default() }
+        };
+        let rig = Rig::over_files(&paths[..3]);
+        let registry = &rig.core.executor.registry;
+        let named = |served: &[Served]| -> Vec<_> {
+            let what = |(_, of): &Served| (of.nsid, of.source.paths()[0].clone());
+            served.iter().map(what).collect()
+        };
+        // The first stays, the second goes, the third takes its id, and a new one follows.
+        let plan = Plan::new(registry, &config(&[0, 2, 3]), &config(&[0, 1, 2]));
+        let steps = RefCell::new(Vec::new());
+        let serve = |served: Vec<Served>| steps.borrow_mut().push(named(&served));
+        plan.expect("it can be served").carry_out(registry, serve, || {
+            steps.borrow_mut().push(named(&registry.served()));
+        });
+        let at = |nsid: u32, place: usize| (nsid, paths[place].to_owned());
+        let (kept, all) = (vec![at(1, 0)], vec![at(1, 0), at(2, 2), at(3, 3)]);
+        assert_eq!(steps.into_inner(), [kept.clone(), kept, all.clone()]);
+        assert_eq!(named(&registry.served()), all);
+    }
 }

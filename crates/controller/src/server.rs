@@ -134,7 +134,9 @@ impl Server {
     /// # Errors
     /// The reason why it cannot serve, as text for the operator.
     pub fn start(config: &TargetConfig) -> Result<Server, ServerError> {
-        Server::start_with(config, ServerOptions::default())
+        let mut server = Server::start_with(config, ServerOptions::default())?;
+        server.begin_accepting()?;
+        Ok(server)
     }
 
     /// Checks a configuration as [`start`](Self::start) does, and reads the keys and functions that it names, but opens
@@ -149,7 +151,7 @@ impl Server {
         Ok(())
     }
 
-    /// The same with options.
+    /// The same with options. Accepts no connections before [`begin_accepting`](Self::begin_accepting).
     ///
     /// # Errors
     /// As of [`start`](Self::start).
@@ -228,15 +230,12 @@ impl Server {
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
         server.held_back = Some(Acceptor::new(&registry, mailboxes, config)?);
-        if !beside_another {
-            server.begin_accepting()?;
-        }
         server.log_addresses();
         Ok(server)
     }
 
-    /// Begins to accept connections. A server does so from its start, unless it replaces another one: then that one
-    /// must have [stopped](Self::stop_accepting) first, or a host might connect to both with one association.
+    /// Begins to accept connections. If the server replaces another one, that one must have
+    /// [stopped](Self::stop_accepting) first, or a host might connect to both with one association.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -550,6 +549,7 @@ impl Server {
             for controller in all.filter(is_meant) {
                 let id = controller.id;
                 log::info!("{host_nqn}: association {id} is ended by an operator");
+                controller.end();
                 for mailbox in mailboxes.iter() {
                     mailbox.send(Message::end(&controller));
                 }
@@ -593,11 +593,9 @@ impl Server {
         let plan = Plan::new(&self.registry, config, running)?;
         let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
-        // Before a namespace is served that the new rules hide from some host.
-        if let Some(rules) = rules {
-            self.take_over_rules(rules);
-        }
-        let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
+        let change_rules = || rules.into_iter().for_each(|rules| self.take_over_rules(rules));
+        let serve = |served: Vec<Served>| self.serve(served.into());
+        let ended = plan.carry_out(&self.registry, serve, change_rules);
         self.take_over_listeners(running, config);
         *running = config.clone();
         for controller in ended {
@@ -611,6 +609,8 @@ impl Server {
         for controller in self.registry.set_rules(rules) {
             let (host, id) = (controller.host_nqn(), controller.id);
             log::info!("{host}: association {id} is ended, because the new rules allow it less");
+            // At once: no queue joins it by the rights that it had.
+            controller.end();
             self.tell(|| Message::end(&controller));
         }
     }

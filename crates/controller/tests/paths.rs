@@ -568,7 +568,8 @@ fn inherited_sockets_replace_matching_listeners() {
     let known = format!("{},advertise=192.0.2.2", expected[1]);
     let config = listening(&["127.0.0.1:1,advertise=192.0.2.1", &known], vec![memory(MIB, 512)]);
     let options = ServerOptions { listeners: vec![second, first, third], ..Default::default() };
-    let server = Server::start_with(&config, options).expect("it starts");
+    let mut server = Server::start_with(&config, options).expect("it starts");
+    server.begin_accepting().expect("a thread");
     assert_eq!(server.addresses(), expected);
     let all = discovery_log(expected[2]).into_iter().skip(1);
     let told: Vec<_> = all.map(|e| (e.portid, e.traddr.to_string())).collect();

@@ -287,7 +287,10 @@ fn server() -> Server {
         ..TargetConfig::default()
     };
     // The recorded answers contain controller id 1.
-    Server::start_behind(&config, ServerOptions::default(), 0).expect("it starts")
+    let started = Server::start_behind(&config, ServerOptions::default(), 0);
+    let mut server = started.expect("it starts");
+    server.begin_accepting().expect("a thread");
+    server
 }
 
 #[test]
