@@ -243,17 +243,17 @@ static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
 {
 	if (unguarded)
 		return true;
+	/*
+	 * A softirq on the lock holder's processor may wait for a lock that the interrupted code
+	 * holds with softirqs off, or for the end of the timer's callback that was interrupted.
+	 */
+	if (in_hardirq() && softirq_count())
+		return false;
 	/* A: the code that this interrupt interrupted holds no spinlock. */
 	if ((preempt_count() & PREEMPT_MASK) <= (is_idle_task(current) ? 1 : 0))
 		return true;
 	/* B: no processor holds this lock. Without SMP that cannot be tested. */
 	if (!IS_ENABLED(CONFIG_SMP) || sq_lock_offset < 0 || !hctx->driver_data)
-		return false;
-	/*
-	 * A softirq on the lock holder's processor may wait for a lock that the interrupted code
-	 * holds with softirqs off.
-	 */
-	if (in_hardirq() && softirq_count())
 		return false;
 	/* The test comes after all earlier accesses of this processor: see docs/kernel.md. */
 	smp_mb();

@@ -554,14 +554,21 @@ impl Io for Uring {
     }
 
     fn has_hung_up(&mut self, connection: u32) -> bool {
-        match self.links.get(connection) {
+        match self.links.get_mut(connection) {
             Link::Socket(socket, _) => {
                 let mut wanted = [PollFd::new(socket, PollFlags::RDHUP)];
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };
                 poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
             }
             Link::Fabric(endpoint) => endpoint.is_closed(),
-            Link::Rdma(endpoint) => endpoint.is_closed(),
+            Link::Rdma(endpoint) => {
+                endpoint.look_at_connection();
+                let is_closed = endpoint.is_closed();
+                if endpoint.has_events() {
+                    self.links.over.push(connection);
+                }
+                is_closed
+            }
             Link::Asked(_) => false,
         }
     }

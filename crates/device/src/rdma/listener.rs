@@ -74,7 +74,8 @@ impl Listener {
     /// The next request for a connection; `None` if there is none now. Does not wait.
     ///
     /// # Errors
-    /// The kernel's error, or that the network card is gone: there are no requests until a [revival](Self::revive).
+    /// The kernel's error, or that the network card is gone or has changed, as that of a bond does: there are no requests
+    /// until a [revival](Self::revive).
     pub fn next(&self) -> io::Result<Option<Request>> {
         while let Some(happened) = self.channel.next()? {
             match happened {
@@ -84,10 +85,15 @@ impl Listener {
                     let _channel = Arc::clone(&self.channel);
                     return Ok(Some(Request { id, _channel, reads, private_data, local, peer }));
                 }
-                Happened::Other { kind: sys::DEVICE_REMOVAL, .. } => {
+                Happened::Other {
+                    kind: kind @ (sys::DEVICE_REMOVAL | sys::ADDR_CHANGE), ..
+                } => {
                     // Drop the identifier, or the port would stay in use, also for this listener.
                     *self.id() = None;
-                    return Err(io::Error::other("the network card is gone"));
+                    return Err(io::Error::other(match kind {
+                        sys::DEVICE_REMOVAL => "the network card is gone",
+                        _ => "the address has moved to another network card",
+                    }));
                 }
                 // These concern requests that were withdrawn before they were taken.
                 Happened::Other { .. } => {}

@@ -217,6 +217,7 @@ pub(super) const REJECTED: c_int = 8;
 pub(super) const ESTABLISHED: c_int = 9;
 pub(super) const DISCONNECTED: c_int = 10;
 pub(super) const DEVICE_REMOVAL: c_int = 11;
+pub(super) const ADDR_CHANGE: c_int = 14;
 pub(super) const TIMEWAIT_EXIT: c_int = 15;
 
 macro_rules! library {

@@ -165,6 +165,13 @@ impl NamespaceDevice {
         self.admit(info, nqn)
     }
 
+    /// Whether the path still leads to the device or file that it led to when this was created.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let found = identify(&self.path);
+        found.is_ok_and(|found| found == self.identity)
+            && Labels::read(&self.sysfs, self.identity) == self.labels
+    }
+
     fn has_changed(&self) -> MapRefusal {
         let path = self.path.display();
         MapRefusal::OtherNamespace(format!("{path} is another disk now than when it was opened"))

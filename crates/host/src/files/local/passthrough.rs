@@ -7,6 +7,7 @@ use super::namespace::Namespace;
 use super::reads::NamespaceReads;
 use super::start_of;
 use crate::files::call::{Executor, command_error};
+use crate::files::device::NamespaceDevice;
 use crate::files::executor::{Broken, ChainExecutor, End, Failure, NotStarted, PATIENT, Run};
 use crate::files::file::Pin;
 use crate::files::nvme::NvmeNamespace;
@@ -37,7 +38,9 @@ impl Passthrough {
         let remote = shared.remote.as_ref()?;
         let of = remote.namespace()?;
         let reads = NamespaceReads::new(Arc::clone(&of.device), of.info.block_bytes);
-        let drive = remote.place().map(|place| place.device.path());
+        let drive = remote.place().map(|place| &place.device);
+        // The module opens the drive by its path.
+        let drive = drive.filter(|device| device.is_in_place()).map(NamespaceDevice::path);
         Some(reads.map(|reads| Self {
             chains: Chains::new(reads),
             files: Namespace::new(of),
