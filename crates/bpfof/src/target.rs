@@ -227,17 +227,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
         take_over::warn_of_differences(&there, &server.report());
         old = Some(client);
     }
-    // Only now: a start that fails would disconnect hosts again.
-    server.begin_accepting()?;
     // Replace the other target's control socket only now: if it had not retired, it would still need the socket.
     let _control = control.map(|bound| answer(bound, old.is_some())).transpose()?.flatten();
     drop(claim);
+    feed_watchdog(manager, &server)?;
+    // Only now: a start that fails would disconnect hosts again.
+    server.begin_accepting()?;
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
     let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
     let status = format!("READY=1\nSTATUS=listens on {}", addresses.join(", "));
     daemon::tell(manager, |manager| manager.notify(&status));
-    feed_watchdog(manager, &server)?;
     if let Some(old) = old {
         move_hosts(old, &server, Arc::clone(&claims))?;
     }

@@ -599,6 +599,7 @@ impl Server {
         self.take_over_listeners(running, config);
         *running = config.clone();
         for controller in ended {
+            controller.end();
             self.tell(|| Message::end(&controller));
         }
         self.tell(|| Message::NamespacesChanged);

@@ -101,7 +101,7 @@ fn wait(channel: &Channel, expected: c_int, deadline: &Deadline) -> Result<Vec<u
             Some(Happened::Other { kind, private_data, .. }) if kind == expected => {
                 return Ok(private_data);
             }
-            Some(Happened::Other { kind, status, private_data }) => {
+            Some(Happened::Other { kind, status, private_data, .. }) => {
                 return Err(failure(kind, status, private_data, deadline));
             }
             // Not a listener: dropping the request rejects it.

@@ -86,8 +86,10 @@ impl Listener {
                     return Ok(Some(Request { id, _channel, reads, private_data, local, peer }));
                 }
                 Happened::Other {
-                    kind: kind @ (sys::DEVICE_REMOVAL | sys::ADDR_CHANGE), ..
-                } => {
+                    of,
+                    kind: kind @ (sys::DEVICE_REMOVAL | sys::ADDR_CHANGE),
+                    ..
+                } if self.id().as_ref().is_some_and(|id| id.is(of)) => {
                     // Drop the identifier, or the port would stay in use, also for this listener.
                     *self.id() = None;
                     return Err(io::Error::other(match kind {
@@ -95,7 +97,7 @@ impl Listener {
                         _ => "the address has moved to another network card",
                     }));
                 }
-                // These concern requests that were withdrawn before they were taken.
+                // These concern requests that were withdrawn before they were taken, or wait to be accepted.
                 Happened::Other { .. } => {}
             }
         }

@@ -49,6 +49,8 @@ pub(super) enum Happened {
     /// A peer requests a connection.
     Request(Id, Asked),
     Other {
+        /// The address of the identifier that it concerns.
+        of: usize,
         kind: c_int,
         status: c_int,
         /// The private data that the peer sent.
@@ -108,7 +110,7 @@ impl Channel {
             let asked = Asked { private_data, reads: param.initiator_depth };
             created(id).map(|raw| Happened::Request(Id { raw, library: self.library }, asked))
         } else {
-            Ok(Happened::Other { kind, status, private_data })
+            Ok(Happened::Other { of: id.addr(), kind, status, private_data })
         };
         // SAFETY: the event was taken above, and no part of it is used any more.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
@@ -144,6 +146,11 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
+    /// Whether an event that concerns the identifier at this address is about this one.
+    pub(super) fn is(&self, address: usize) -> bool {
+        self.raw.addr().get() == address
+    }
+
     /// A new, unbound identifier. Its events arrive on the channel, which must outlive it.
     pub(super) fn new(channel: &Channel) -> io::Result<Id> {
         let mut raw = ptr::null_mut();
