@@ -598,10 +598,7 @@ impl Server {
         let ended = plan.carry_out(&self.registry, serve, change_rules);
         self.take_over_listeners(running, config);
         *running = config.clone();
-        for controller in ended {
-            controller.end();
-            self.tell(|| Message::end(&controller));
-        }
+        ended.iter().for_each(|controller| self.end(controller));
         self.tell(|| Message::NamespacesChanged);
         Ok(())
     }
@@ -610,10 +607,14 @@ impl Server {
         for controller in self.registry.set_rules(rules) {
             let (host, id) = (controller.host_nqn(), controller.id);
             log::info!("{host}: association {id} is ended, because the new rules allow it less");
-            // At once: no queue joins it by the rights that it had.
-            controller.end();
-            self.tell(|| Message::end(&controller));
+            self.end(&controller);
         }
+    }
+
+    /// Ends an association. At once no queue joins it, by the rights that it had.
+    fn end(&self, controller: &Arc<Controller>) {
+        controller.end();
+        self.tell(|| Message::end(controller));
     }
 
     /// Takes over advertised addresses of the configuration, and states of ANA groups if the configuration has changed

@@ -126,9 +126,7 @@ impl Keeper<'_> {
             let file = match entry.file_now() {
                 Ok(file) => file,
                 Err(error) => {
-                    let why = MapRefusal::io("cannot open it")(error);
-                    let pause = if why.is_passing() { PASSING } else { REFUSED };
-                    refuse(entry, why, pause);
+                    refuse(entry, MapRefusal::io("cannot open it")(error));
                     continue;
                 }
             };
@@ -191,12 +189,12 @@ impl Keeper<'_> {
 }
 
 fn not_granted(entry: &MappedFile, refusal: Refusal) {
-    let pause = if refusal.cause.is_passing() { PASSING } else { REFUSED };
-    refuse(entry, MapRefusal::NotGranted(refusal), pause);
+    refuse(entry, MapRefusal::NotGranted(refusal));
 }
 
-fn refuse(entry: &MappedFile, refusal: MapRefusal, pause: Duration) {
+fn refuse(entry: &MappedFile, refusal: MapRefusal) {
     log::debug!("{}: {refusal}", entry.path.display());
+    let pause = if refusal.is_passing() { PASSING } else { REFUSED };
     let mut status = entry.status();
     entry.looked(&mut status);
     status.mapping = None;
